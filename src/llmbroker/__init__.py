@@ -1,0 +1,1 @@
+"""One honest broker between a program and language models."""

@@ -1,0 +1,281 @@
+"""Every exception of the library, one tree, split by who must act.
+
+* the caller: ``InvalidRequestError``, ``UnknownModelError``, ``PoolModelError``, ``MissingKeyError``,
+  ``ToolLoopLimitError``;
+* the holder of the key: ``AuthError``, ``BillingError``;
+* the provider, or time: ``RateLimitError``, ``ServerError``, ``ConnectionFailedError``, ``LLMTimeoutError``,
+  ``InvalidProviderResponseError``, ``StreamInterruptedError``;
+* the broker itself: ``NoLLMAvailableError``.
+
+Facts are fields (``status``, ``code``, ``retry_after``), so that nobody has to search in a message. This room uses nothing
+else of the package. Texts that come from a provider are redacted by whoever raises the error.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+Kind = Literal["parameter", "authentication", "billing", "rate_limit", "server", "unknown"]
+
+
+def _rebuild(cls: type[LLMBrokerError], args: tuple[Any, ...], state: dict[str, Any]) -> LLMBrokerError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class LLMBrokerError(Exception):
+    """The root of every error that this library raises on purpose.
+
+    Attributes:
+        provider: id of the provider concerned, or None.
+        model: model name as it was asked for, or None.
+        status: HTTP status (or the status that the body states), or None.
+        code: the provider's own word for the fault, or None.
+        request_id: the provider's id of the request, or None.
+        retry_after: seconds that the provider asked to wait, or None.
+        detail: the provider's words, redacted and cut to 2,000 characters, or None.
+        hint: the next thing to do, or None; it is part of the message.
+        kind: ``parameter``, ``authentication``, ``billing``, ``rate_limit``, ``server`` or ``unknown``.
+        messages, tool_history, tool_loop: set when the error leaves a tool loop; else None.
+    """
+
+    kind: ClassVar[Kind] = "unknown"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str | None = None,
+        model: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(f"{message} {hint}" if hint else message)
+        self.provider = provider
+        self.model = model
+        self.status = status
+        self.code = code
+        self.request_id = request_id
+        self.retry_after = retry_after
+        self.detail = detail
+        self.hint = hint
+        self.messages: list[dict[str, Any]] | None = None
+        self.tool_history: Any = None
+        self.tool_loop: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling and copying with every field."""
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+# -- the caller must act -------------------------------------------------------------------------------------------------
+
+
+class InvalidRequestError(LLMBrokerError, ValueError):
+    """An argument is wrong; nothing was sent. ``argument`` names it (``messages[2].content``, ``timeout``)."""
+
+    kind: ClassVar[Kind] = "parameter"
+
+    def __init__(self, message: str, *, argument: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.argument = argument
+
+
+class UnknownModelError(LLMBrokerError, LookupError):
+    """No direct model of that alias or name is declared."""
+
+    kind: ClassVar[Kind] = "parameter"
+
+
+class PoolModelError(UnknownModelError):
+    """The name belongs to the pool, which chooses by itself; it cannot be called directly."""
+
+
+class MissingKeyError(LLMBrokerError):
+    """A key is needed and none was found. ``refs`` names the variables that were looked for."""
+
+    kind: ClassVar[Kind] = "authentication"
+
+    def __init__(self, message: str, *, refs: tuple[str, ...] = (), **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.refs = refs
+
+
+class ConfigurationError(LLMBrokerError, ValueError):
+    """A model list, catalog, database or setting cannot be used."""
+
+    kind: ClassVar[Kind] = "parameter"
+
+
+class UnknownCallError(LLMBrokerError, LookupError):
+    """No journal row answers to that call_id or trace_id in this scope."""
+
+    kind: ClassVar[Kind] = "parameter"
+
+
+class ToolLoopLimitError(LLMBrokerError):
+    """The last permitted step still asks for tools. ``reply`` is that step's reply; its calls were not run.
+
+    ``messages`` can be handed to the loop again: it runs the open calls first and goes on.
+    """
+
+    def __init__(self, message: str, *, reply: Any = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.reply = reply
+
+
+# -- the provider said no ------------------------------------------------------------------------------------------------
+
+
+class ProviderError(LLMBrokerError):
+    """The provider answered with an error. ``status`` and ``detail`` say what it said."""
+
+
+class BadRequestError(ProviderError):
+    """The provider refuses the request itself (400, 413, 422): retrying it unchanged cannot help.
+
+    ``param`` is the parameter that the provider names, or None.
+    """
+
+    kind: ClassVar[Kind] = "parameter"
+
+    def __init__(self, message: str, *, param: str | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.param = param
+
+
+class ContextWindowError(BadRequestError):
+    """The request is longer than the model's context window."""
+
+
+class UnsupportedFeatureError(BadRequestError):
+    """This model cannot do what the request needs. ``feature``: tools, images, schema, or the provider's word."""
+
+    def __init__(self, message: str, *, feature: str | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.feature = feature
+
+
+class ContentFilterError(BadRequestError):
+    """The provider's filter refused the prompt."""
+
+
+class MalformedCallError(BadRequestError):
+    """The provider threw the model's tool call away because it could not be read (Groq ``tool_use_failed``).
+
+    ``generation`` is the text that the model wrote, where the provider gives it.
+    """
+
+    def __init__(self, message: str, *, generation: str | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.generation = generation
+
+
+class ModelNotFoundError(ProviderError):
+    """The provider does not have this model, or not for this key (404)."""
+
+    kind: ClassVar[Kind] = "parameter"
+
+
+class AuthError(ProviderError):
+    """The key is refused: 401, or a 403 whose code says so."""
+
+    kind: ClassVar[Kind] = "authentication"
+
+
+class PermissionDeniedError(ProviderError):
+    """403 for this request (region, moderation, permission); the key itself is not in doubt."""
+
+    kind: ClassVar[Kind] = "authentication"
+
+
+class BillingError(ProviderError):
+    """The account is out of money or quota that time alone does not bring back (402 and named codes)."""
+
+    kind: ClassVar[Kind] = "billing"
+
+
+class RateLimitError(ProviderError):
+    """Too many requests or tokens for now. ``retry_after`` is in seconds where the provider states it.
+
+    ``limit`` says which window refused, where the provider says: ``requests``, ``tokens``, ``day``, ``concurrency``.
+    """
+
+    kind: ClassVar[Kind] = "rate_limit"
+
+    def __init__(self, message: str, *, limit: str | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.limit = limit
+
+
+class ServerError(ProviderError):
+    """The provider failed or is overloaded (408, 409, 5xx, 529)."""
+
+    kind: ClassVar[Kind] = "server"
+
+
+# -- the wire failed -----------------------------------------------------------------------------------------------------
+
+
+class ConnectionFailedError(LLMBrokerError, ConnectionError):
+    """No connection, or it broke. ``sent`` is False when the provider cannot have seen the request."""
+
+    kind: ClassVar[Kind] = "server"
+
+    def __init__(self, message: str, *, sent: bool, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.sent = sent
+
+
+class LLMTimeoutError(LLMBrokerError, TimeoutError):
+    """The deadline passed. ``text`` is what had arrived of the answer. ``sent``: the provider may be working on it."""
+
+    kind: ClassVar[Kind] = "server"
+
+    def __init__(self, message: str, *, sent: bool = True, text: str = "", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.sent = sent
+        self.text = text
+
+
+class InvalidProviderResponseError(LLMBrokerError):
+    """The answer is not what the dialect promises: not JSON, no choices, empty without a finish reason, too large."""
+
+    kind: ClassVar[Kind] = "server"
+
+
+class StreamInterruptedError(InvalidProviderResponseError):
+    """A stream broke, or reported an error, before its end. ``text`` is what had arrived; ``__cause__`` says why."""
+
+    def __init__(self, message: str, *, text: str = "", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.text = text
+
+
+# -- the broker has nothing to offer -------------------------------------------------------------------------------------
+
+
+class NoLLMAvailableError(LLMBrokerError):
+    """The pool could not answer.
+
+    Attributes:
+        reason: ``empty_pool``, ``no_keys``, ``all_disabled``, ``unable`` (no member has the feature), ``limit`` (an own
+            limit refused), ``timeout`` or ``failed``.
+        retry_at: when the first member may be free again (aware datetime), or None.
+        attempts: what was tried, in order.
+    """
+
+    def __init__(
+        self, message: str, *, reason: str, retry_at: datetime | None = None, attempts: tuple[Any, ...] = (), **facts: Any
+    ) -> None:
+        super().__init__(message, **facts)
+        self.reason = reason
+        self.retry_at = retry_at
+        self.attempts = attempts
