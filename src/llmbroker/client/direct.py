@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from llmbroker.catalog import LLMConfig
 from llmbroker.client.flow import EventSource, ReplyStream, complete
@@ -151,6 +152,13 @@ def environment_key(provider: Provider) -> Secret | None:
     return None
 
 
+def own_address(provider: Provider, base_url: str | None) -> bool:
+    """Whether a request to this address is what the provider's key variables were declared for."""
+    if base_url is None or provider.base_url is None:
+        return True
+    return urlsplit(base_url).hostname == urlsplit(provider.base_url).hostname
+
+
 def direct_deployment(
     *,
     base_url: str | None,
@@ -190,7 +198,7 @@ def direct_deployment(
     key = api_key or None
     if key is None and provider is not None:
         row = table.lookup(provider)
-        if table.own_address(row, base_url):
+        if own_address(row, base_url):
             key = environment_key(row)
         if key is None and row.needs_key:
             raise MissingKeyError(
