@@ -1,1 +1,102 @@
-"""One honest broker between a program and language models."""
+"""One honest broker between a program and language models.
+
+The public names, and nothing else. A name is imported from its room when it is first used, so that ``import llmbroker`` costs
+little, reads no file and opens no connection. Rooms never import from here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmbroker.catalog import LLMConfig
+    from llmbroker.errors import (
+        AuthError,
+        BadRequestError,
+        BillingError,
+        ConfigurationError,
+        ConnectionFailedError,
+        ContentFilterError,
+        ContextWindowError,
+        InvalidProviderResponseError,
+        InvalidRequestError,
+        LLMBrokerError,
+        LLMTimeoutError,
+        MalformedCallError,
+        MissingKeyError,
+        ModelNotFoundError,
+        NoLLMAvailableError,
+        PermissionDeniedError,
+        PoolModelError,
+        ProviderError,
+        RateLimitError,
+        ServerError,
+        StreamInterruptedError,
+        ToolLoopLimitError,
+        UnknownCallError,
+        UnknownModelError,
+        UnsupportedFeatureError,
+    )
+    from llmbroker.exchange import Reply, Usage, fold
+    from llmbroker.messages import repair, validate
+
+__version__ = "0.1.0"
+
+# Where a public name lives; those that are not named here are in `errors`.
+_ROOM_OF = {
+    "LLMConfig": "catalog",
+    "Reply": "exchange",
+    "Usage": "exchange",
+    "fold": "exchange",
+    "repair": "messages",
+    "validate": "messages",
+}
+
+__all__ = [
+    "AuthError",
+    "BadRequestError",
+    "BillingError",
+    "ConfigurationError",
+    "ConnectionFailedError",
+    "ContentFilterError",
+    "ContextWindowError",
+    "InvalidProviderResponseError",
+    "InvalidRequestError",
+    "LLMBrokerError",
+    "LLMConfig",
+    "LLMTimeoutError",
+    "MalformedCallError",
+    "MissingKeyError",
+    "ModelNotFoundError",
+    "NoLLMAvailableError",
+    "PermissionDeniedError",
+    "PoolModelError",
+    "ProviderError",
+    "RateLimitError",
+    "Reply",
+    "ServerError",
+    "StreamInterruptedError",
+    "ToolLoopLimitError",
+    "UnknownCallError",
+    "UnknownModelError",
+    "UnsupportedFeatureError",
+    "Usage",
+    "fold",
+    "repair",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its room on first use, and keep it here."""
+    if name not in __all__:
+        raise AttributeError(f"module 'llmbroker' has no attribute {name!r}")
+    value = getattr(import_module(f"llmbroker.{_ROOM_OF.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Show the public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -61,5 +61,3 @@ class LLMConfig(msgspec.Struct, frozen=True, kw_only=True):
         reserved = RESERVED & set(self.tool_params)
         if reserved:
             raise ConfigurationError(f"tool_params of {self.name} may not hold {', '.join(sorted(reserved))}.")
-
-

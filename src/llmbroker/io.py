@@ -182,5 +182,3 @@ async def gather(port: Port, flows: Sequence[Flow[T]], limit: int | None = None)
             flow.close()
         raise
     return out
-
-
