@@ -166,7 +166,7 @@ class Deployment(msgspec.Struct, kw_only=True):
 
     def clean(self, text: str) -> str:
         """Return a provider's text without this deployment's secrets, cut to 2,000 characters."""
-        hidden = [self.key, *(v for v in self.static_headers.values() if len(v) > 12)]
+        hidden = [self.key, *(value for value in self.headers.values() if len(value) > 12)]
         return redact(text, hidden)[:2000]
 
 
