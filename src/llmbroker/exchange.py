@@ -70,10 +70,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Started(msgspec.Struct, frozen=True, gc=False, tag="started"):
-    """The answer began. ``model`` and ``id`` as the provider names them."""
+    """The answer began. ``model`` and ``id`` as the provider names them.
+
+    ``restart``: the provider gave up the answer that had begun and starts another in the same stream; what came before is void.
+    """
 
     model: str | None = None
     id: str | None = None
+    restart: bool = False
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False, tag="text"):
@@ -229,6 +233,8 @@ class Fold:
         elif isinstance(event, Native):
             self._native.append(event.item)
         elif isinstance(event, Started):
+            if event.restart:
+                self.__init__()  # type: ignore[misc]
             self._model, self._id = event.model or self._model, event.id or self._id
 
     def _add_call(self, event: CallDelta) -> None:

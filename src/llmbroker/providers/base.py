@@ -52,6 +52,7 @@ class Dialect(msgspec.Struct, frozen=True):
         models_path: where the model list is, below the base URL.
         native: whether native items belong in the message (the dialect wants its own items back).
         mend: given a refusal and the request, which parameter change could mend it (see ``Mend``), or None.
+        arrays: whether a whole body may be a list of bodies; ``decode`` then gets ``{"chunks": list}``.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Dialect(msgspec.Struct, frozen=True):
     models_path: str = "/models"
     native: bool = False
     mend: Callable[[ProviderError, Request, Deployment], Mend | None] | None = None
+    arrays: bool = False
 
 
 class Mend(msgspec.Struct, frozen=True):
@@ -196,6 +198,8 @@ def decode_reply(http: HTTPReply, deployment: Deployment) -> Reply:
     """
     dialect = deployment.dialect
     body = parse_json(http.body, deployment)
+    if dialect.arrays and isinstance(body, list):
+        body = {"chunks": body}
     if not isinstance(body, dict):
         raise InvalidProviderResponseError(
             f"{deployment.provider.id} answered for {deployment.model} with JSON that is no object.", **deployment.facts()
