@@ -114,6 +114,18 @@ class ConfigurationError(LLMBrokerError, ValueError):
     kind: ClassVar[Kind] = "parameter"
 
 
+class StoreError(ConfigurationError):
+    """A journal, model list or key store could not be used. A call never fails for it; reading or managing the store may.
+
+    ``reason``: ``locked``, ``full``, ``missing``, ``readonly``, ``corrupt``, ``newer`` (made by a newer version), ``unreachable``
+    or ``other``.
+    """
+
+    def __init__(self, message: str, *, reason: str = "other", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.reason = reason
+
+
 class UnknownCallError(LLMBrokerError, LookupError):
     """No journal row answers to that call_id or trace_id in this scope."""
 

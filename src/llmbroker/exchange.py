@@ -420,9 +420,7 @@ def _tool_spec(tool: Any, index: int) -> ToolSpec:
         raise InvalidRequestError(
             f"The parameters of tool {name!r} cannot be written as JSON: {error}.", argument=f"{where}.function.parameters"
         ) from None
-    return ToolSpec(
-        name, description, dict(parameters), strict=function.get("strict"), cache=bool(tool.get("cache_control"))
-    )
+    return ToolSpec(name, description, dict(parameters), strict=function.get("strict"), cache=bool(tool.get("cache_control")))
 
 
 def tool_set(tools: Sequence[Any] | None) -> ToolSet | None:

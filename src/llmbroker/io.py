@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from llmbroker.wire import HTTPReply, HTTPRequest
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 Flow = Coroutine[Any, Any, T]
 
 
@@ -44,14 +45,14 @@ class ByteStream(Protocol):
         ...
 
 
-class Job(Protocol[T]):
+class Job(Protocol[R]):
     """A flow that runs beside its parent."""
 
     def done(self) -> bool:
         """Whether it has ended."""
         ...
 
-    def result(self) -> T:
+    def result(self) -> R:
         """Return its result or raise its exception; only after it is done."""
         ...
 

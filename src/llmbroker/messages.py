@@ -367,7 +367,7 @@ class History(list[JSON]):
             name = message.get("name")
             if message.get("cache_control") and parts:
                 parts = (*parts[:-1], msgspec.structs.replace(parts[-1], cache=True))
-            self._turn.users.append(User(role, parts, name=wire_name(name) if name else None))  # type: ignore[arg-type]
+            self._turn.users.append(User(role, parts, name=wire_name(name) if name else None))
             if role == "user":
                 self._last_user = len(self._blocks)
         self._turn.size += 1

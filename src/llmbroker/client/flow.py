@@ -388,5 +388,3 @@ class ReplyStream:
         stream, self._bytes = self._bytes, None
         if stream is not None:
             await stream.close()
-
-

@@ -212,7 +212,8 @@ def decode_reply(http: HTTPReply, deployment: Deployment) -> Reply:
         if isinstance(error, LLMBrokerError):
             raise
         raise InvalidProviderResponseError(
-            f"{deployment.provider.id} answered for {deployment.model} in a shape that {dialect.name} does not have: {error!r}.",
+            f"{deployment.provider.id} answered for {deployment.model} in a shape that {dialect.name} does not have: "
+            f"{error!r}.",
             **deployment.facts(),
         ) from error
     return state.reply(
