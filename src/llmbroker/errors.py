@@ -117,8 +117,8 @@ class ConfigurationError(LLMBrokerError, ValueError):
 class StoreError(ConfigurationError):
     """A journal, model list or key store could not be used. A call never fails for it; reading or managing the store may.
 
-    ``reason``: ``locked``, ``full``, ``missing``, ``readonly``, ``corrupt``, ``newer`` (made by a newer version), ``unreachable``
-    or ``other``.
+    ``reason``: ``locked``, ``full``, ``missing``, ``readonly``, ``corrupt``, ``newer`` (made by a newer version),
+    ``unreachable`` or ``other``.
     """
 
     def __init__(self, message: str, *, reason: str = "other", **facts: Any) -> None:

@@ -1,0 +1,95 @@
+"""Between a ``Call`` and a row of the table: the order of the columns, and the two ways across. Shared by the SQL stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmbroker.exchange import Usage
+from llmbroker.journal.records import EPOCH, Call, from_micros
+
+COLUMNS = (
+    "id", "ts", "llm_name", "status", "group_id", "attempt", "retry_of", "scope", "operation", "trace_id", "provider",
+    "dialect", "model", "model_answered", "stream", "step", "http_status", "error_class", "error_detail", "finish_reason",
+    "input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens", "total_tokens",
+    "first_event_ms", "latency_ms", "cost", "currency", "key_source",
+)  # fmt: skip
+_NO_USAGE = Usage()
+
+
+def to_row(call: Call) -> tuple[Any, ...]:
+    """Return the values of a call in the order of ``COLUMNS``."""
+    since = call.ts - EPOCH
+    usage = call.usage or _NO_USAGE
+    return (
+        call.id,
+        (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds,
+        call.llm_name,
+        call.status,
+        call.group_id,
+        call.attempt,
+        call.retry_of,
+        call.scope,
+        call.operation,
+        call.trace_id,
+        call.provider,
+        call.dialect,
+        call.model,
+        call.model_answered,
+        call.stream,
+        call.step,
+        call.http_status,
+        call.error_class,
+        call.error_detail,
+        call.finish_reason,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_input_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
+        usage.total_tokens,
+        call.first_event_ms,
+        call.latency_ms,
+        call.cost,
+        call.currency,
+        call.key_source,
+    )
+
+
+def from_row(row: Sequence[Any]) -> Call:
+    """Return the call of a row: seq, the ``COLUMNS``, score, score_ts and, where they were asked for, request and response."""
+    seq, score, score_ts = row[0], row[32], row[33]
+    tokens = row[21:27]
+    return Call(
+        id=row[1],
+        ts=from_micros(row[2]),
+        llm_name=row[3],
+        status=row[4],
+        group_id=row[5],
+        attempt=row[6],
+        retry_of=row[7],
+        scope=row[8],
+        operation=row[9],
+        trace_id=row[10],
+        provider=row[11],
+        dialect=row[12],
+        model=row[13],
+        model_answered=row[14],
+        stream=bool(row[15]),
+        step=row[16],
+        http_status=row[17],
+        error_class=row[18],
+        error_detail=row[19],
+        finish_reason=row[20],
+        usage=Usage(*tokens) if any(n is not None for n in tokens) else None,
+        first_event_ms=row[27],
+        latency_ms=row[28],
+        cost=row[29],
+        currency=row[30],
+        key_source=row[31],
+        score=score,
+        score_ts=None if score_ts is None else from_micros(score_ts),
+        request=row[34] if len(row) > 34 else None,
+        response=row[35] if len(row) > 35 else None,
+        cursor=f"{row[2]}.{seq}",
+    )

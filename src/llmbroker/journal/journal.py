@@ -1,0 +1,339 @@
+"""The journal as the broker sees it: it takes every row, whatever the state of the store, and says how it is.
+
+Theory of operation
+-------------------
+``record`` hands the row to the store and returns when it is committed. Threads that meet at the lock are served together: who
+has the lock writes the rows of all who wait, in one transaction. When the store refuses, the rows go to the spool, the state
+turns to ``degraded`` (logged once), and the store is tried again after a growing pause of 0.1 to 5 seconds, on a call that
+writes or reads anyway: there is no thread and no timer. While rows wait, new ones queue behind them, so that the order is kept.
+Old rows are deleted in small batches, a few hundred after a few hundred writes, never at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from llmbroker.errors import ConfigurationError, InvalidRequestError, StoreError, UnknownCallError
+from llmbroker.journal.contract import Store
+from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, utc
+from llmbroker.journal.spool import Spool
+
+log = logging.getLogger("llmbroker.journal")
+
+RETENTION = timedelta(days=90)
+PRUNE_EVERY_ROWS = 128
+PRUNE_BATCH = 200
+PRUNE_PAUSE = 3600.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+HANDOFF = 0.25
+"""Seconds to wait for a thread that is writing; then the row is left to that thread."""
+
+
+class Journal:
+    """Every attempt, written down.
+
+    Args:
+        store: where rows go, or None: nothing is kept and reading says so.
+        retention: how long rows are kept, or None for ever.
+        clock: monotonic seconds. ``wall``: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        *,
+        retention: timedelta | None = RETENTION,
+        clock: Callable[[], float] = time.monotonic,  # noqa: TID251 - the store is tried again by real time
+        wall: Callable[[], float] = time.time,  # noqa: TID251 - when it was rated; calls bring their own time
+    ) -> None:
+        if retention is not None and retention <= timedelta(0):
+            raise ConfigurationError(f"retention is a positive time or None, not {retention!r}.")
+        self.store = store
+        self._retention = retention
+        self._clock = clock
+        self._wall = wall
+        self._queue: deque[Row] = deque()
+        self._spool = Spool(store.spool_beside if store is not None else None)
+        self._failure: StoreError | None = None
+        self._since: datetime | None = None
+        self._next_try = 0.0
+        self._pause = FIRST_PAUSE
+        self._adopted = False
+        self._written = 0
+        self._unpruned = 0
+        self._next_prune = 0.0
+        self._lock = threading.Lock()
+        _JOURNALS.add(self)
+
+    def __bool__(self) -> bool:
+        """Whether anything is kept."""
+        return self.store is not None
+
+    @property
+    def direct(self) -> bool:
+        """Whether ``record`` may be called from an event loop; else call it through ``port.call``."""
+        return self.store is None or self.store.direct
+
+    # -- writing -----------------------------------------------------------------------------------------------------------
+
+    def record(self, row: Row) -> None:
+        """Write a row. When it returns the row is committed or, if the store refuses, spooled. Never raises for the store."""
+        if self.store is None:
+            return
+        self._queue.append(row)
+        if not self._lock.acquire(timeout=HANDOFF):
+            return
+        try:
+            while self._queue:
+                self._write(self._take())
+        finally:
+            self._lock.release()
+
+    def _take(self) -> list[Row]:
+        rows: list[Row] = []
+        try:
+            while len(rows) < 500:
+                rows.append(self._queue.popleft())
+        except IndexError:
+            pass
+        return rows
+
+    def _write(self, rows: list[Row]) -> None:
+        if self._failure is None and len(self._spool) == 0:
+            if self._try(rows):
+                self._written += len(rows)
+                self._unpruned += len(rows)
+                if self._unpruned >= PRUNE_EVERY_ROWS or not self._adopted:
+                    self._housekeeping()
+            return
+        for row in rows:
+            self._spool.put(row)
+        if self._clock() >= self._next_try:
+            self._drain(batches=2)
+
+    def _try(self, rows: list[Row]) -> bool:
+        """Write rows or spool them."""
+        assert self.store is not None
+        try:
+            self.store.record(rows)
+        except Exception as error:  # noqa: BLE001 - no fault of a store may reach a call
+            for row in rows:
+                self._spool.put(row)
+            self._failed(error)
+            return False
+        except BaseException:
+            # Interrupted in the middle: whether it was committed is not known, and writing it twice does no harm.
+            for row in rows:
+                self._spool.put(row)
+            raise
+        return True
+
+    def _drain(self, batches: int | None = None) -> bool:
+        """Write what waits; return whether nothing waits any more."""
+        assert self.store is not None
+        before = len(self._spool)
+        try:
+            self._spool.drain(self.store.record, batches=batches)
+        except Exception as error:  # noqa: BLE001 - no fault of a store may reach a call
+            self._failed(error)
+        else:
+            self._recovered(before - len(self._spool))
+        self._written += before - len(self._spool)
+        return len(self._spool) == 0
+
+    def _housekeeping(self) -> None:
+        """Adopt rows that a dead process left, delete a batch of old ones."""
+        assert self.store is not None
+        try:
+            if not self._adopted:
+                self._adopted = True
+                found = self._spool.adopt(self.store.record)
+                if found:
+                    log.info("%d rows that an earlier process could not write were added to %s", found, self.store.where)
+            if self._unpruned >= PRUNE_EVERY_ROWS:
+                self._unpruned = 0
+                if self._retention is not None and self._clock() >= self._next_prune:
+                    gone = self.store.prune(utc(self._wall()) - self._retention, batch=PRUNE_BATCH)
+                    if gone < PRUNE_BATCH:
+                        self._next_prune = self._clock() + PRUNE_PAUSE
+        except Exception as error:  # noqa: BLE001 - it is tried again, and a store that is really broken refuses rows too
+            log.debug("housekeeping of %s was put off: %s", self.store.where, error)
+
+    def _failed(self, error: Exception) -> None:
+        failure = error if isinstance(error, StoreError) else StoreError(f"The journal failed: {error!r}.", reason="other")
+        if self._failure is None:
+            self._since = utc(self._wall())
+            self._pause = FIRST_PAUSE
+        if self._failure is None or self._failure.reason != failure.reason:
+            where = f" in {self._spool.path}" if self._spool.path else ""
+            log.warning("%s Calls go on; their rows are kept%s.", failure, where)
+        self._failure = failure
+        self._next_try = self._clock() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _recovered(self, count: int) -> None:
+        if self._failure is not None and self.store is not None:
+            log.warning("The journal %s works again; %d waiting rows were written.", self.store.where, count)
+        self._failure, self._since = None, None
+        self._pause = FIRST_PAUSE
+
+    def flush(self) -> bool:
+        """Try now to write what waits; return whether nothing waits any more."""
+        if self.store is None or (not self._queue and len(self._spool) == 0 and self._failure is None):
+            return True
+        with self._lock:
+            for row in iter(self._take, []):
+                self._write(row)
+            return len(self._spool) == 0 or self._drain()
+
+    # -- ratings -----------------------------------------------------------------------------------------------------------
+
+    def rate(
+        self, score: float, *, call_id: str | None = None, trace_id: str | None = None, scope: str | None = None
+    ) -> tuple[Call, Rating]:
+        """Rate the call of that id, or the newest successful call of that trace, within the scope if one is given.
+
+        Returns:
+            The call that was rated and the rating, for the learner.
+
+        Raises:
+            InvalidRequestError: the score is no number from 0 to 1, or not exactly one of the ids is given.
+            UnknownCallError: there is no such call in this scope.
+            ConfigurationError: the journal is off or cannot be read.
+        """
+        score = check_score(score)
+        if (call_id is None) == (trace_id is None):
+            raise InvalidRequestError("Give exactly one of call_id and trace_id.", argument="call_id")
+        store = self._readable()
+        call = store.find(scope=scope, call_id=call_id, trace_id=trace_id)
+        if call is None:
+            what = f"call_id {call_id!r}" if call_id is not None else f"trace_id {trace_id!r} that ended ok"
+            within = f" in scope {scope!r}" if scope is not None else ""
+            raise UnknownCallError(f"The journal has no call with {what}{within}.")
+        rating = Rating(call_id=call.id, score=score, ts=utc(self._wall()), scope=scope)
+        self.record(rating)
+        return call, rating
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def calls(self, *, limit: int = 100, cursor: str | None = None, bodies: bool = False, **filters: Any) -> list[Call]:
+        """Return calls, the newest first; ``filters`` are the fields of ``Query``.
+
+        Raises:
+            InvalidRequestError: a filter, the limit or the cursor means nothing.
+            ConfigurationError: the journal is off or cannot be read.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InvalidRequestError(f"limit is a whole number from 1, not {limit!r}.", argument="limit")
+        return self._readable().calls(_query(filters), limit=limit, cursor=cursor, bodies=bodies)
+
+    def stats(self, *, by: Grouping = "llm_name", **filters: Any) -> dict[str, Stats]:
+        """Return sums by group; ``filters`` are the fields of ``Query``. Raises as ``calls`` does."""
+        return self._readable().stats(_query(filters), by=by)
+
+    def prune(self, *, before: datetime | None = None, batch: int = 1000) -> int:
+        """Delete all calls older than ``before`` (default: the retention), batch by batch; return how many.
+
+        Raises:
+            ConfigurationError: the journal is off, or cannot be written.
+        """
+        if before is None:
+            if self._retention is None:
+                return 0
+            before = utc(self._wall()) - self._retention
+        store = self._readable()
+        total = 0
+        while True:
+            gone = store.prune(before, batch=batch)
+            total += gone
+            if gone < batch:
+                return total
+
+    def _readable(self) -> Store:
+        if self.store is None:
+            raise ConfigurationError("The journal is off (journal=False), so nothing was kept that could be read.")
+        self.flush()
+        return self.store
+
+    # -- state -------------------------------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """Return the state for a snapshot: ``state`` (ok, degraded, off), and what is behind it."""
+        if self.store is None:
+            return {"state": "off"}
+        failure = self._failure
+        waiting = len(self._spool) + len(self._queue)
+        return {
+            "state": "ok" if failure is None and waiting == 0 and not self._spool.dropped else "degraded",
+            "where": self.store.where,
+            "written": self._written,
+            "spooled": waiting,
+            "spool_file": str(self._spool.path) if self._spool.path else None,
+            "dropped": self._spool.dropped,
+            "since": self._since,
+            "reason": failure.reason if failure else None,
+            "error": str(failure) if failure else None,
+        }
+
+    def close(self) -> None:
+        """Write what waits, if the store lets us, and give everything back. May be called twice."""
+        if self.store is None:
+            return
+        if not self.flush():
+            with self._lock:
+                kept = f"They are in {self._spool.path} and will be written by who opens the journal next."
+                log.warning(
+                    "%d rows could not be written to %s. %s", len(self._spool), self.store.where,
+                    kept if self._spool.path else "They are lost.",
+                )  # fmt: skip
+        with self._lock:
+            self._spool.close()
+        self.store.close()
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._queue.clear()
+        self._spool.forget()
+
+
+def check_score(score: Any) -> float:
+    """Return the score as a float.
+
+    Raises:
+        InvalidRequestError: it is no number from 0 to 1.
+    """
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score) or not 0 <= score <= 1:
+        raise InvalidRequestError(f"A score is a number from 0 to 1, not {score!r}.", argument="score")
+    return float(score)
+
+
+def _query(filters: dict[str, Any]) -> Query:
+    unknown = sorted(set(filters) - set(Query.__struct_fields__))
+    if unknown:
+        raise InvalidRequestError(f"Calls cannot be chosen by {', '.join(unknown)}.", argument=unknown[0])
+    for name in ("status", "llm_name"):
+        value = filters.get(name)
+        if value is not None and not isinstance(value, str):
+            filters[name] = tuple(value)
+    return Query(**filters)
+
+
+_JOURNALS: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for journal in list(_JOURNALS):
+        journal._after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,75 @@
+"""The schema of the SQLite store as numbered steps. A step that was released is never changed; a change is a new step.
+
+Every table is ours by its prefix; the version table is ``llmbroker_schema``. Tables of an application in the same file are
+neither read nor touched. Times are whole microseconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+_FIRST = (
+    """
+    CREATE TABLE llmbroker_calls (
+        seq INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        ts INTEGER NOT NULL,
+        llm_name TEXT NOT NULL,
+        status TEXT NOT NULL,
+        group_id TEXT,
+        attempt INTEGER NOT NULL,
+        retry_of TEXT,
+        scope TEXT,
+        operation TEXT,
+        trace_id TEXT,
+        provider TEXT,
+        dialect TEXT,
+        model TEXT,
+        model_answered TEXT,
+        stream INTEGER NOT NULL,
+        step INTEGER,
+        http_status INTEGER,
+        error_class TEXT,
+        error_detail TEXT,
+        finish_reason TEXT,
+        input_tokens INTEGER,
+        output_tokens INTEGER,
+        cached_input_tokens INTEGER,
+        cache_write_tokens INTEGER,
+        reasoning_tokens INTEGER,
+        total_tokens INTEGER,
+        first_event_ms REAL,
+        latency_ms REAL,
+        cost REAL,
+        currency TEXT,
+        key_source TEXT
+    )
+    """,
+    "CREATE INDEX llmbroker_calls_ts ON llmbroker_calls (ts)",
+    "CREATE INDEX llmbroker_calls_trace ON llmbroker_calls (trace_id, ts) WHERE trace_id IS NOT NULL",
+    "CREATE INDEX llmbroker_calls_scope ON llmbroker_calls (scope, ts) WHERE scope IS NOT NULL",
+    # The first attempt of a group is found by its neighbours in time; only failovers pay for an index entry.
+    """
+    CREATE TABLE llmbroker_ratings (
+        seq INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        call_id TEXT NOT NULL,
+        score REAL NOT NULL,
+        ts INTEGER NOT NULL,
+        scope TEXT
+    )
+    """,
+    "CREATE INDEX llmbroker_ratings_call ON llmbroker_ratings (call_id, ts)",
+    "CREATE TABLE llmbroker_bodies (call_id TEXT PRIMARY KEY, request TEXT, response TEXT) WITHOUT ROWID",
+    "CREATE TABLE llmbroker_disabled (name TEXT PRIMARY KEY, disabled INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE llmbroker_models (position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config TEXT NOT NULL)",
+    """
+    CREATE TABLE llmbroker_secrets (
+        ref TEXT NOT NULL, scope TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (ref, scope)
+    ) WITHOUT ROWID
+    """,
+    "CREATE TABLE llmbroker_state (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+"""Step n brings version n - 1 to version n."""
+
+VERSION_TABLE = "CREATE TABLE IF NOT EXISTS llmbroker_schema (version INTEGER NOT NULL)"
