@@ -102,7 +102,8 @@ class CallDelta(msgspec.Struct, frozen=True, tag="call"):
     """A piece of a tool call. ``slot`` is this call's place in the turn; equal slots belong together.
 
     ``id`` and ``name``: the first that is not empty counts. ``arguments``: a piece of JSON text, appended. ``extra``: opaque
-    keys that the provider wants back on the call (``extra_content``).
+    keys that the provider wants back on the call (``extra_content``). ``replaces``: the arguments are the whole, in place of
+    the pieces before (a provider's authoritative last word).
     """
 
     slot: int
@@ -110,6 +111,7 @@ class CallDelta(msgspec.Struct, frozen=True, tag="call"):
     name: str | None = None
     arguments: str = ""
     extra: JSON | None = None
+    replaces: bool = False
 
 
 class UsageReport(msgspec.Struct, frozen=True, tag="usage"):
@@ -245,7 +247,9 @@ class Fold:
             call.id = event.id
         if event.name and not call.name:
             call.name = event.name
-        if event.arguments:
+        if event.replaces:
+            call.arguments = [event.arguments]
+        elif event.arguments:
             call.arguments.append(event.arguments)
         if event.extra:
             call.extra = {**(call.extra or {}), **event.extra}
