@@ -82,7 +82,7 @@ class Decoder:
         handler = _HANDLERS.get(kind)
         if handler is not None:
             return handler(self, body)
-        if body.get("error") and not isinstance(kind, str) or kind == "":
+        if not kind and body.get("error"):
             raise refusal.refusal_of(self._deployment, refusal.read_error(body), status=None, headers={})
         return []
 
@@ -133,7 +133,7 @@ class Decoder:
         return out
 
     def _seen(self, index: int) -> bool:
-        return index in self._arguments or any(key[0] == index for key in self._said)
+        return (index, "item", 0) in self._said
 
     # -- items ----------------------------------------------------------------------------------------------------------
 
