@@ -1,0 +1,446 @@
+"""The blocking port: sockets in the caller's own thread, jobs in worker threads.
+
+Theory of operation
+-------------------
+No await of this port suspends, so ``drive`` runs a flow in the thread that called. A connection belongs to one thread from the
+moment it is taken from the pool until it is given back, so nothing is locked while bytes move. The deadline holds for every
+single wait: name look-up, connecting, handshake, each read, so a server that drips cannot stretch it. Python's own signal
+handling ends a blocked read, so Ctrl-C works; the connection is then cut, never given back.
+
+Sending again
+-------------
+A server may close a kept connection in the moment we send on it. The request is sent once more, on a fresh connection, only
+if the server cannot have seen it, and that is: the connection had carried an answer before, this one brought not a byte, and
+either writing failed at the first byte, or the peer ended the connection in good order (EOF, no reset) and its TCP never
+acknowledged a byte of the request (Linux tells, elsewhere this case counts as seen). A reset proves nothing: a server that
+read the request and died looks the same. Whatever is in doubt is reported with ``sent`` True and decided above.
+The asyncio port keeps the same rule.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from inspect import isawaitable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmbroker import io
+from llmbroker.errors import LLMBrokerError
+from llmbroker.transports import _http1 as http1
+from llmbroker.transports import _target
+from llmbroker.transports._connect import Connection, connect
+from llmbroker.transports._threads import PrivateLoop, ThreadJob, ThreadSignal, Workers, current_job, pause
+from llmbroker.wire import HTTPReply, HTTPRequest
+
+if TYPE_CHECKING:
+    import ssl
+
+T = TypeVar("T")
+READ = 128 * 1024
+
+
+class _State:
+    """What a port has opened. A process that was forked off begins with a fresh one."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.idle: dict[tuple[str, str, int], list[Connection]] = {}
+        self.workers = Workers()
+        self.loop = PrivateLoop()
+
+    def close(self) -> None:
+        """Close everything that is idle."""
+        for connections in list(self.idle.values()):
+            while connections:
+                connections.pop().close()
+        if self.pid == os.getpid():
+            self.workers.close()
+            self.loop.close()
+
+
+class BlockingIO:
+    """A port for synchronous code; thread-safe, usable inside a running event loop and after fork.
+
+    Args:
+        timeout_connect: seconds for a connection (name look-up, TCP, proxy, TLS), within the deadline.
+        max_body: bytes of an answer's body after unpacking; more is an error.
+        max_headers: bytes of an answer's head.
+        pool: idle connections kept per host.
+        idle_seconds: how long an idle connection is trusted; below the 60 s after which common load balancers drop it.
+        verify: False to accept any certificate, or an ``ssl.SSLContext``. True honours ``SSL_CERT_FILE``.
+        proxies: which proxy serves which host; None reads the environment once.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_connect: float = 10.0,
+        max_body: int = http1.MAX_BODY,
+        max_headers: int = http1.MAX_HEADERS,
+        pool: int = 32,
+        idle_seconds: float = 45.0,
+        verify: bool | ssl.SSLContext = True,
+        proxies: _target.Proxies | None = None,
+    ) -> None:
+        self.timeout_connect = timeout_connect
+        self.max_body = max_body
+        self.max_headers = max_headers
+        self._pool = pool
+        self._idle_seconds = idle_seconds
+        self._verify = verify
+        self._proxies = proxies if proxies is not None else _target.Proxies.from_environment()
+        self._targets: dict[str, _target.Target] = {}
+        self._state = _State()
+        self._finalizer = weakref.finalize(self, self._state.close)
+
+    # -- requests --
+
+    async def send(self, request: HTTPRequest, deadline: float | None = None) -> HTTPReply:
+        """Send a request, return the whole answer, whatever its status. See ``Port.send``."""
+        if request.url.startswith("local:"):
+            from llmbroker.transports import local
+
+            return local.send(request, deadline, monotonic)
+        stream = self._exchange(request, deadline)
+        try:
+            parts = []
+            while part := stream.take(deadline):
+                parts.append(part)
+        except BaseException:
+            stream.cut()
+            raise
+        return HTTPReply(stream.status, stream.headers, parts[0] if len(parts) == 1 else b"".join(parts))
+
+    async def open(self, request: HTTPRequest, deadline: float | None = None) -> io.ByteStream:
+        """Send a request, return as soon as the headers are there. See ``Port.open``."""
+        if request.url.startswith("local:"):
+            from llmbroker.transports import local
+
+            return _LocalStream(local.open(request, deadline, monotonic))
+        return self._exchange(request, deadline)
+
+    def _exchange(self, request: HTTPRequest, deadline: float | None) -> Stream:
+        """Send the request, read the head of the answer."""
+        target = self._targets.get(request.url) or self._find(request.url)
+        state = self._own_state()
+        job = current_job()
+        if deadline is not None and deadline <= monotonic():
+            raise _target.timed_out(target, sent=False)
+        message = _message(target, request)
+        while True:
+            if job is not None:
+                job.check()
+            line = self._reuse(state, target)
+            kept = line is not None
+            if line is None:
+                line = connect(target, deadline, self.timeout_connect, self._verify, job)
+            try:
+                if job is not None:
+                    job.hold(line)
+                if kept:
+                    line.mark()
+                fault = line.write(message, deadline)
+                first = b"" if fault is not None and line.untouched else line.read(deadline)
+                if not first:
+                    if kept and line.unseen():
+                        _drop(line, job)
+                        continue
+                    raise _target.broken(target, fault or "the server closed it without an answer", sent=not line.untouched)
+                return self._head(state, line, request.method, first, deadline, job)
+            except BaseException:
+                _drop(line, job)
+                if job is not None:
+                    job.check()
+                raise
+
+    def _head(
+        self, state: _State, line: Connection, method: str, data: bytes, deadline: float | None, job: ThreadJob[Any] | None
+    ) -> Stream:
+        """Read the head; interim answers (1xx) are read over."""
+        allowed = self.max_headers
+        try:
+            while True:
+                searched = 0
+                while (end := http1.head_end(data, searched)) is None:
+                    if len(data) > allowed:
+                        raise http1.TooLarge(f"its headers have more than {self.max_headers:,} bytes")
+                    if not data.startswith(b"HTTP/"[: len(data)]):
+                        raise http1.NotHTTP("the answer does not begin with an HTTP status line")
+                    searched = len(data)
+                    more = line.read(deadline)
+                    if not more:
+                        raise http1.Truncated("its headers do not end")
+                    data += more
+                if end[0] > allowed:
+                    raise http1.TooLarge(f"its headers have more than {self.max_headers:,} bytes")
+                head = http1.parse_head(data[: end[0]])
+                allowed -= end[1]
+                data = data[end[1] :]
+                if head.status >= 200:
+                    break
+                if head.status == 101:
+                    raise http1.NotHTTP("the server changed the protocol, which was not asked for")
+            body = http1.body_of(head, method, self.max_headers)
+            unpack = http1.Unpack(head.headers.get("content-encoding"), self.max_body)
+        except ValueError as error:
+            raise _target.unreadable(line.target, error) from None
+        return Stream(self, state, line, head, body, unpack, data, job)
+
+    def _find(self, url: str) -> _target.Target:
+        target = _target.read_target(url, self._proxies)
+        if len(self._targets) >= 256:
+            self._targets.clear()
+        self._targets[url] = target
+        return target
+
+    # -- connections --
+
+    def _own_state(self) -> _State:
+        if self._state.pid != os.getpid():
+            inherited, self._state = self._state, _State()
+            self._finalizer.detach()
+            self._finalizer = weakref.finalize(self, self._state.close)
+            inherited.close()
+        return self._state
+
+    def _reuse(self, state: _State, target: _target.Target) -> Connection | None:
+        idle = state.idle.get(target.key)
+        while idle:
+            try:
+                line = idle.pop()
+            except IndexError:
+                break
+            if line.fresh():
+                line.target = target
+                return line
+            line.close()
+        return None
+
+    def release(self, state: _State, line: Connection, head: http1.Head) -> None:
+        """Take a connection back whose answer was read to its end."""
+        seconds = self._idle_seconds
+        if (hint := head.headers.get("keep-alive")) is not None:
+            seconds = min(seconds, http1.keep_alive_seconds(hint))
+        idle = state.idle.setdefault(line.target.key, [])
+        line.rest(seconds)
+        idle.append(line)
+        if len(idle) > self._pool or state is not self._state:
+            try:
+                idle.pop(0).close()
+            except IndexError:
+                pass
+
+    # -- time, functions, jobs --
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return monotonic()
+
+    def time(self) -> float:
+        """Seconds since 1970, UTC."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        job = current_job()
+        if job is None:
+            if seconds > 0:
+                time.sleep(seconds)  # noqa: ASYNC251 - this port blocks by design
+        else:
+            job.pause(threading.Event(), max(0.0, seconds))
+
+    async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a user's function here; what it returns to be awaited is awaited on the port's private event loop."""
+        result = copy_context().run(fn, *args, **kwargs)
+        if isawaitable(result):
+            result = self._own_state().loop.run(result)
+        job = current_job()
+        if job is not None:
+            job.check()
+        return result
+
+    def start(self, flow: io.Flow[T]) -> io.Job[T]:
+        """Run a flow in a worker thread, with a copy of the context variables."""
+        job = ThreadJob(flow)
+        context = copy_context()
+        self._own_state().workers.run(lambda: context.run(job.run))
+        return job
+
+    async def wait(self, jobs: Sequence[io.Job[Any]], timeout: float | None = None) -> list[io.Job[Any]]:
+        """Wait until at least one job is done or the time is over."""
+        done = [job for job in jobs if job.done()]
+        if done or not jobs:
+            return done
+        event = threading.Event()
+        for job in jobs:
+            job.watch(event)  # type: ignore[attr-defined]
+        try:
+            pause(event, timeout)
+        finally:
+            for job in jobs:
+                job.unwatch(event)  # type: ignore[attr-defined]
+        return [job for job in jobs if job.done()]
+
+    def signal(self) -> io.Signal:
+        """Make a flag."""
+        return ThreadSignal()
+
+    def drive(self, flow: io.Flow[T]) -> T:
+        """Run a flow to its end in this thread."""
+        return io.drive(flow)
+
+    def close(self) -> None:
+        """Close idle connections, end idle threads and the private loop. The port stays usable."""
+        self._own_state().close()
+        self._state = _State()
+        self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, self._state.close)
+
+    async def aclose(self) -> None:
+        """The same from a flow."""
+        self.close()
+
+
+def _drop(line: Connection, job: ThreadJob[Any] | None) -> None:
+    if job is not None:
+        job.hold(None)
+    line.close()
+
+
+def _message(target: _target.Target, request: HTTPRequest) -> bytes:
+    """The request as bytes, head and body in one piece: one system call, one packet."""
+    path = target.path
+    more: tuple[str, ...] = ()
+    if target.proxy is not None and not target.tls:
+        path = f"http://{target.host_field}{path}"
+        if target.proxy.authorization:
+            more = (f"proxy-authorization: {target.proxy.authorization}",)
+    headers: Mapping[str, str] = request.headers
+    if target.authorization and not any(name.lower() == "authorization" for name in headers):
+        headers = {**headers, "authorization": target.authorization}
+    head = http1.request_head(request.method, path, target.host_field, headers, len(request.body), more)
+    return head + request.body
+
+
+class Stream:
+    """An open answer of the blocking port."""
+
+    def __init__(
+        self,
+        port: BlockingIO,
+        state: _State,
+        line: Connection,
+        head: http1.Head,
+        body: http1.Body,
+        unpack: http1.Unpack,
+        data: bytes,
+        job: ThreadJob[Any] | None,
+    ) -> None:
+        self.status = head.status
+        self.headers: Mapping[str, str] = http1.decoded_headers(head.headers)
+        self._head = head
+        self._port = port
+        self._state = state
+        self._line: Connection | None = line
+        self._body = body
+        self._unpack = unpack
+        self._data = data
+        self._target = line.target
+        if job is not None:
+            job.hold(None)
+        if body.done:
+            self._end()
+
+    async def read(self, deadline: float | None = None) -> bytes:
+        """Return the next bytes, ``b""`` at the end. See ``ByteStream.read``."""
+        return self.take(deadline)
+
+    def take(self, deadline: float | None) -> bytes:
+        """The same, without a flow."""
+        while True:
+            line = self._line
+            if line is None:
+                return b""
+            job = current_job()
+            try:
+                if job is not None:
+                    job.hold(line)
+                data, self._data = self._data, b""
+                data = data or line.read(deadline)
+                if job is not None:
+                    job.hold(None)
+                    job.check()
+                out = self._feed(data)
+            except BaseException as error:
+                self.cut(job)
+                if job is not None:
+                    job.check()
+                if isinstance(error, ValueError) and not isinstance(error, LLMBrokerError):
+                    raise _target.unreadable(self._target, error) from None
+                raise
+            if out:
+                return out
+
+    def _feed(self, data: bytes) -> bytes:
+        if data:
+            out = self._unpack.feed(self._body.feed(data))
+        else:
+            out = b""
+            self._body.eof()
+        if self._body.done:
+            self._unpack.end()
+            self._end()
+        return out
+
+    def _end(self) -> None:
+        line, self._line = self._line, None
+        assert line is not None
+        if http1.reusable(self._head, self._body) and not self._data:
+            self._port.release(self._state, line, self._head)
+        else:
+            line.close()
+
+    def cut(self, job: ThreadJob[Any] | None = None) -> None:
+        """Close the connection."""
+        line, self._line = self._line, None
+        if job is not None:
+            job.hold(None)
+        if line is not None:
+            line.close()
+
+    async def close(self) -> None:
+        """Give the connection back if the answer's end has arrived, else cut it."""
+        try:
+            if self._line is not None and (data := self._line.read_now()):
+                self._feed(data)
+        except (ValueError, OSError):
+            pass
+        self.cut()
+
+    def __del__(self) -> None:
+        """A stream that was forgotten gives its connection up."""
+        if getattr(self, "_line", None) is not None:
+            self.cut()
+
+
+class _LocalStream:
+    """The stream of an engine in this process."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.status: int = inner.status
+        self.headers: Mapping[str, str] = inner.headers
+
+    async def read(self, deadline: float | None = None) -> bytes:
+        """Return the next bytes."""
+        data: bytes = self._inner.read(deadline)
+        return data
+
+    async def close(self) -> None:
+        """End it."""
+        self._inner.close()
