@@ -101,6 +101,9 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
         errors: (status or None, code) to error class; wins over the status alone. Source: ``errors_source``.
         docs: the vendor's API page. ``keys_url``: where to get a key.
         dialects: further dialects it speaks, with their base URLs.
+        bases: base URL by key variable, where one vendor's keys belong to different addresses (Zhipu's two sites).
+        base_names: variables that may hold the user's own base URL (AZURE_OPENAI_ENDPOINT, OLLAMA_HOST).
+        path: where the API begins at an address that was given without a path.
     """
 
     id: str
@@ -121,6 +124,9 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     docs: str = ""
     keys_url: str = ""
     dialects: Mapping[str, tuple[Dialect, str]] = {}
+    bases: Mapping[str, str] = {}
+    base_names: tuple[str, ...] = ()
+    path: str = ""
 
 
 class Deployment(msgspec.Struct, kw_only=True):
