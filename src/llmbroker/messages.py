@@ -290,6 +290,7 @@ _ROLES: dict[str, Role] = {
     "function": "tool",
 }
 _CALL_KEYS = frozenset({"id", "type", "function", "index"})
+_MEDIA: dict[type, str] = {Image: "images", Audio: "audio", File: "files"}
 
 
 class _Turn:
@@ -339,6 +340,8 @@ class History(list[JSON]):
         self._ids: set[str] = set()
         self._last_user = -1
         self.encoded: dict[Hashable, Encoded] = {}
+        self._media: set[str] = set()
+        self._characters = 0
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -357,6 +360,11 @@ class History(list[JSON]):
             )
         content = message.get("content")
         parts = _parts(content, f"{where}.content")
+        for part in parts:
+            if type(part) is Text:
+                self._characters += len(part.text)
+            else:
+                self._media.add(_MEDIA[type(part)])
         if role == "assistant":
             self._take_assistant(message, parts, where)
         elif role == "tool":
@@ -384,6 +392,7 @@ class History(list[JSON]):
             text = original if isinstance(original, str) else ""
             extra = {key: value for key, value in call.items() if key not in _CALL_KEYS} or None
             made = Call(self._unique(text), wire_name(function.get("name")), object_text(function.get("arguments")), extra)
+            self._characters += len(made.arguments)
             calls.append(made)
             self._turn.calls.append((text, made))
         reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -453,6 +462,18 @@ class History(list[JSON]):
         """The index of the last block in which the user speaks, -1 if none: reasoning after it belongs to this loop."""
         self.refresh()
         return self._last_user
+
+    @property
+    def media(self) -> frozenset[str]:
+        """What else than text it holds: images, audio, files."""
+        self.refresh()
+        return frozenset(self._media)
+
+    @property
+    def characters(self) -> int:
+        """The length of all texts and arguments, whatever it is in tokens."""
+        self.refresh()
+        return self._characters
 
     def open_calls(self) -> list[JSON]:
         """Return the calls of the last assistant message that have no result yet, as they stand in the message."""

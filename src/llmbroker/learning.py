@@ -1,0 +1,153 @@
+"""What calls teach: how good a model's answers are, and how long it takes. Pure: time and dice are arguments.
+
+Two records, both small, both harmless when they are wrong:
+
+* ``Beliefs``: quality for each (model, operation). It starts at the weight of the model list and moves with ratings; older ratings
+  fade, so that a drift is followed. Ratings of one operation also tell a little about the others.
+* ``Latency``: the last answer times of one model, with those that were cut short counted as "longer than that".
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+
+PRIOR = 6.0
+"""How many ratings the weight of the model list is worth."""
+SHARED = 4.0
+"""How many ratings of an operation the model's ratings in all operations together are worth."""
+FADE = 0.98
+"""What is left of a rating's vote after each later one of the same kind."""
+REMEMBERED = 4096
+"""Rated calls that can still be rated anew; also the most operations kept."""
+SAMPLES = 40
+
+
+class _Votes:
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0.0
+        self.total = 0.0
+
+    def add(self, score: float) -> None:
+        self.count = self.count * FADE + 1.0
+        self.total = self.total * FADE + score
+
+    def change(self, by: float) -> None:
+        self.total = min(max(self.total + by, 0.0), self.count)
+
+
+class Beliefs:
+    """How good each model is thought to be, for each operation."""
+
+    __slots__ = ("_cache", "_models", "_operations", "_rated")
+
+    def __init__(self) -> None:
+        self._models: dict[str, _Votes] = {}
+        self._operations: OrderedDict[tuple[str, str | None], _Votes] = OrderedDict()
+        self._rated: OrderedDict[str, float] = OrderedDict()
+        self._cache: dict[tuple[str, str | None], float] = {}
+
+    def quality(self, name: str, weight: float, operation: str | None) -> float:
+        """Return the expected quality, 0 to 1."""
+        if name not in self._models:
+            return weight
+        key = (name, operation)
+        known = self._cache.get(key)
+        if known is None:
+            known = self._cache[key] = self._quality(name, weight, operation)
+        return known
+
+    def _quality(self, name: str, weight: float, operation: str | None) -> float:
+        model = self._models[name]
+        general = (PRIOR * weight + model.total) / (PRIOR + model.count)
+        own = self._operations.get((name, operation))
+        if own is None:
+            return general
+        return (SHARED * general + own.total) / (SHARED + own.count)
+
+    def rate(self, name: str, operation: str | None, score: float, call_id: str | None = None) -> None:
+        """Take one rating. A call that is rated again has its vote changed, not doubled. What is no number 0..1 is ignored."""
+        if not isinstance(score, (int, float)) or not math.isfinite(score) or not 0 <= score <= 1:
+            return
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = _Votes()
+        key = (name, operation)
+        own = self._operations.get(key)
+        if own is None:
+            own = self._operations[key] = _Votes()
+            if len(self._operations) > REMEMBERED:
+                self._operations.popitem(last=False)
+        else:
+            self._operations.move_to_end(key)
+        before = self._rated.pop(call_id, None) if call_id is not None else None
+        for votes in (model, own):
+            if before is None:
+                votes.add(score)
+            else:
+                votes.change(score - before)
+        if call_id is not None:
+            self._rated[call_id] = score
+            if len(self._rated) > REMEMBERED:
+                self._rated.popitem(last=False)
+        self._cache.clear()
+
+    def count(self, name: str, operation: str | None = None) -> float:
+        """Return how many ratings count for a model's operation, faded ones in part."""
+        votes = self._operations.get((name, operation))
+        return votes.count if votes else 0.0
+
+
+class Latency:
+    """The last answer times of one model, in seconds.
+
+    An attempt that was cut after ``t`` seconds tells only that the answer takes longer than ``t``: it counts as 1.5 ``t`` where
+    the record did not expect so long, else as nothing.
+    """
+
+    __slots__ = ("_order", "_sorted", "missed", "missed_at")
+
+    def __init__(self) -> None:
+        self._order: deque[float] = deque()
+        self._sorted: list[float] = []
+        self.missed = 0.0
+        """The longest time that an attempt was given lately without an answer; 0 after an answer."""
+        self.missed_at = -math.inf
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._order)
+
+    def add(self, seconds: float) -> None:
+        """Take the time of an answer."""
+        self.missed = 0.0
+        self._add(seconds)
+
+    def _add(self, seconds: float) -> None:
+        order, ranked = self._order, self._sorted
+        if len(order) >= SAMPLES:
+            del ranked[bisect_left(ranked, order.popleft())]
+        order.append(seconds)
+        insort(ranked, seconds)
+
+    def cut(self, seconds: float, now: float) -> None:
+        """Take an attempt that was cut off after that many seconds."""
+        self.missed = max(self.missed, seconds)
+        self.missed_at = now
+        if self._sorted and seconds > self.quantile(0.5):
+            self._add(seconds * 1.5)
+
+    def quantile(self, share: float) -> float:
+        """Return the time within which that share of the answers came; 0 without a sample."""
+        ranked = self._sorted
+        if not ranked:
+            return 0.0
+        return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+    def chance(self, seconds: float) -> float:
+        """Return the share of answers that came within that time; 1 without a sample."""
+        ranked = self._sorted
+        return bisect_left(ranked, seconds) / len(ranked) if ranked else 1.0

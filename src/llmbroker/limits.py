@@ -1,0 +1,110 @@
+"""Our own limits: how many at once, who waits for whom, how much may be spent on running two beside each other. Pure.
+
+Nothing here sleeps or locks: a waiter is a value with a flag that somebody else sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+class Cap:
+    """How many attempts one key bears at once, learnt from its refusals.
+
+    None until the provider refuses for having too many at once; then one below what was refused, growing slowly with answers.
+    """
+
+    __slots__ = ("limit",)
+
+    def __init__(self) -> None:
+        self.limit: float | None = None
+
+    def refused(self, running: int) -> None:
+        """The provider refused an attempt while that many others were running."""
+        self.limit = max(1.0, min(self.limit or running, float(running)))
+
+    def answered(self) -> None:
+        """An attempt was answered."""
+        if self.limit is not None:
+            self.limit += 0.1 / self.limit
+            if self.limit > 64:
+                self.limit = None
+
+    def free(self, running: int) -> bool:
+        """Whether one more may begin."""
+        return self.limit is None or running < int(self.limit)
+
+
+class Credit:
+    """What may be spent on a second attempt beside a slow one: a share of the calls, saved up to a bound."""
+
+    __slots__ = ("most", "saved", "share")
+
+    def __init__(self, share: float = 0.2, most: float = 10.0) -> None:
+        self.share = share
+        self.most = most
+        self.saved = most
+
+    def earn(self) -> None:
+        """A call began."""
+        if self.saved < self.most:
+            self.saved += self.share
+
+    def spend(self) -> bool:
+        """Take one second attempt; False if there is nothing left."""
+        if self.saved < 1.0:
+            return False
+        self.saved -= 1.0
+        return True
+
+
+class Waiter:
+    """A call that waits for one of some members to be free.
+
+    Attributes:
+        wants: names of the members that could serve it.
+        wake: called, from any thread, when ``offer`` was set.
+        offer: the member whose slot is kept for this call until it looks, or None.
+        asleep: whether it waits now.
+    """
+
+    __slots__ = ("asleep", "offer", "wake", "wants")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wants: frozenset[str] = frozenset()
+        self.wake = wake
+        self.offer: Any = None
+        self.asleep = False
+
+
+class Queue:
+    """Who waits, the oldest first. A slot that becomes free is kept for the first that wants it, so nobody is overtaken."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: dict[int, Waiter] = {}
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._waiters)
+
+    def __iter__(self) -> Iterable[Waiter]:  # type: ignore[override]
+        """Iterate from the oldest."""
+        return iter(self._waiters.values())
+
+    def add(self, waiter: Waiter) -> None:
+        """Take a waiter in; it keeps its place until it is removed."""
+        self._waiters.setdefault(id(waiter), waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Let a waiter go; may be called for one that is not there."""
+        self._waiters.pop(id(waiter), None)
+
+    def next_for(self, name: str) -> Waiter | None:
+        """Return the oldest sleeping waiter that wants this member."""
+        for waiter in self._waiters.values():
+            if waiter.asleep and waiter.offer is None and name in waiter.wants:
+                return waiter
+        return None

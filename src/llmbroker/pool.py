@@ -1,0 +1,210 @@
+"""The members of a pool, their keys, and what a call needs of them. Pure: no clock, no sockets, no keys shown.
+
+A *member* is one entry of the model list. A *key* is one credential at one provider, shared by all members that use it. A *lane* is
+a member with a key: what an attempt runs on. A scope with a key of its own has lanes of its own on the same members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmbroker.catalog import LLMConfig
+from llmbroker.exchange import Request
+from llmbroker.health import HOUR, Health, Illness
+from llmbroker.learning import Latency
+from llmbroker.limits import Cap
+from llmbroker.providers.base import Deployment
+
+UNKNOWN_NORMAL = 60.0
+"""Seconds that a model of which nothing is known may need."""
+
+
+class Key:
+    """One credential at one provider, with what all its models share."""
+
+    __slots__ = ("cap", "health", "id", "members", "running", "source")
+
+    def __init__(self, ident: str, source: str) -> None:
+        self.id = ident
+        self.source = source
+        self.members: list[Member] = []
+        self.health = Health()
+        self.cap = Cap()
+        self.running = 0
+
+
+class Member:
+    """One model of the pool."""
+
+    __slots__ = ("config", "disabled", "features", "first", "health", "index", "latency", "lost", "name", "running", "window")
+
+    def __init__(self, config: LLMConfig, index: int, features: frozenset[str] | None, window: int | None) -> None:
+        self.config = config
+        self.name = config.name
+        self.index = index
+        self.features = features
+        self.window = window
+        self.health = Health()
+        self.latency = Latency()
+        self.first = Latency()
+        self.running = 0
+        self.disabled = False
+        self.lost = 0
+        """Races in a row that it lost after more than its normal time."""
+
+    def normal(self, stream: bool) -> float:
+        """Return the seconds that an answer (its first piece, of a stream) may take before the model is thought to hang."""
+        record = self.first if stream else self.latency
+        if len(record) < 3:
+            return UNKNOWN_NORMAL
+        slow = record.quantile(0.95)
+        return max(2.0 * slow, slow + 2.0)
+
+
+class Lane:
+    """A member with a key."""
+
+    __slots__ = ("deployment", "health", "key", "lacks", "member", "strikes", "too_long")
+
+    def __init__(self, member: Member, key: Key, deployment: Deployment) -> None:
+        self.member = member
+        self.key = key
+        self.deployment = deployment
+        self.health = Health()
+        self.lacks: dict[str, float] = {}
+        """Features that it was found to lack, and until when this is believed."""
+        self.too_long = 0
+        """The smallest request, in characters, that was too long for it; 0: none was."""
+        self.strikes = 0
+
+    def free(self, now: float) -> bool:
+        """Whether an attempt may begin now."""
+        member, key = self.member, self.key
+        parallel = member.config.parallel
+        return (
+            (parallel is None or member.running < parallel)
+            and key.cap.free(key.running)
+            and member.health.free(now)
+            and key.health.free(now)
+            and self.health.free(now)
+        )
+
+    def ill(self, now: float) -> Health | None:
+        """Return the illness that ends last, or None if it is well or only busy."""
+        worst: Health | None = None
+        for health in (self.member.health, self.key.health, self.health):
+            if health.room is not None and now < health.until and (worst is None or health.until > worst.until):
+                worst = health
+        return worst
+
+    def recovering(self) -> Illness | None:
+        """Return what it recovers from, if this would be the first attempt after a rest."""
+        for health in (self.member.health, self.key.health, self.health):
+            if health.room == 1:
+                return health.illness
+        return None
+
+    def cannot(self, need: Need, now: float) -> str | None:
+        """Return what the call needs and this lane does not have, or None."""
+        features = self.member.features
+        for feature in need.features:
+            if features is not None and feature not in features:
+                return feature
+        if self.lacks:
+            for feature, until in list(self.lacks.items()):
+                if now >= until:
+                    del self.lacks[feature]
+                elif feature in need.features or feature in need.sent:
+                    return feature
+        if self.too_long and need.size() >= self.too_long:
+            return "context"
+        window = self.member.window
+        if window is not None and need.size() > window * 6:
+            # No tokenizer has more than about 6 characters a token on average: it cannot fit.
+            return "context"
+        return None
+
+    def learn_lack(self, feature: str, need: Need, now: float) -> None:
+        """Remember that it lacks a feature (for an hour), or that a request of this size is too long."""
+        if feature == "context":
+            size = need.size()
+            self.too_long = min(self.too_long or size, size)
+        else:
+            self.lacks[feature] = now + HOUR
+
+
+class Lease:
+    """A slot of a lane, held by one attempt."""
+
+    __slots__ = ("_trials", "lane", "released", "started")
+
+    def __init__(self, lane: Lane, now: float) -> None:
+        self.lane = lane
+        self.started = now
+        self.released = False
+        member, key = lane.member, lane.key
+        member.running += 1
+        key.running += 1
+        self._trials: tuple[tuple[Health, int], ...] = ()
+        if member.health.room is not None or key.health.room is not None or lane.health.room is not None:
+            found = [h for h in (member.health, key.health, lane.health) if h.room is not None]
+            for health in found:
+                health.trials += 1
+            self._trials = tuple((health, health.epoch) for health in found)
+
+    def release(self) -> bool:
+        """Give the slot back; False if that was done before."""
+        if self.released:
+            return False
+        self.released = True
+        self.lane.member.running -= 1
+        self.lane.key.running -= 1
+        for health, epoch in self._trials:
+            if health.epoch == epoch:
+                health.trials -= 1
+        return True
+
+
+class Need:
+    """What a call asks of a model.
+
+    Attributes:
+        features: tools, images, audio, files, json_schema, json_object, tool_choice.
+        sent: the names of the parameters that are sent.
+        stream: whether the answer shall come as it is made.
+        operation: the caller's label.
+    """
+
+    __slots__ = ("_request", "_size", "features", "operation", "sent", "stream")
+
+    def __init__(self, request: Request, operation: str | None) -> None:
+        self._request = request
+        self._size = -1
+        self.features = needed(request)
+        self.sent: Mapping[str, Any] = request.params
+        self.stream = request.stream
+        self.operation = operation
+
+    def size(self) -> int:
+        """Return the length of all texts of the request in characters; counted once, when it is first asked for."""
+        if self._size < 0:
+            self._size = self._request.history.characters + sum(len(str(tool)) for tool in self._request.tools or ())
+        return self._size
+
+
+_NOTHING: tuple[str, ...] = ()
+
+
+def needed(request: Request) -> tuple[str, ...]:
+    """Return the features that a request needs."""
+    form = request.response_format
+    media = request.history.media
+    if not request.tools and form is None and not media:
+        return _NOTHING
+    found = sorted(media)
+    if request.tools:
+        found.append("tools")
+    if form is not None and form.get("type") in ("json_schema", "json_object"):
+        found.append(form["type"])
+    return tuple(found)

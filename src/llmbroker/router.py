@@ -1,0 +1,281 @@
+"""Which model next, and what to do about an error. Pure: the state of the pool, the time and the dice are arguments.
+
+Theory of operation
+-------------------
+``plan`` looks once at every member and sorts it into one of two lists. *Steps* may begin now, the best first: members that can
+probably answer in the time that is left, then those of higher believed quality, then, among equals, by lot: a lot is the better
+the fewer attempts run on a member and the faster it usually answers. *Passed* members each have a reason, and where time will
+mend it, the moment. ``decide`` turns one error into the next move of a call. Neither changes anything but what they look at
+through ``Lane.cannot`` (which forgets outdated facts).
+
+A call asks each lane once a pass. When nothing is left that may begin now, it waits for the first that comes back, if that is
+inside its deadline and worth waiting for; then a new pass begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from llmbroker.health import Dice, Illness, Verdict
+from llmbroker.learning import Beliefs
+from llmbroker.pool import Lane, Member, Need
+
+Entry: TypeAlias = tuple[Member, Sequence[Lane]]
+"""A member with the lanes that a caller may use, its own key first."""
+
+MISSED_COUNTS = 600.0
+"""Seconds for which a missed budget sends calls with as little time elsewhere."""
+LIKELY = 0.2
+"""A model that answers in time less often than this is asked only when nobody else is there."""
+FIRST_PATIENCE = 12.0
+"""Seconds before a second lane is opened beside a model of which nothing is known."""
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """A lane that may begin now.
+
+    Attributes:
+        lane: what to run on.
+        quality: the believed quality that it was ordered by.
+        late: it will probably not answer in time.
+        probe: the illness that it recovers from; this attempt tries it out. None: it is well.
+    """
+
+    lane: Lane
+    quality: float
+    late: bool = False
+    probe: Illness | None = None
+
+
+class Passed(msgspec.Struct, frozen=True, gc=False):
+    """A member that was passed over.
+
+    Attributes:
+        name: the member.
+        reason: disabled, no_key, unable, tried, busy, or the word of its illness.
+        detail: what it lacks, or the provider's words.
+        until: when that ends, on the scale of ``now``, or None.
+        returns: whether it is worth waiting for.
+    """
+
+    name: str
+    reason: str
+    detail: str = ""
+    until: float | None = None
+    returns: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What may be done now. ``steps``: the best first. ``passed``: everybody else, with reasons."""
+
+    steps: tuple[Step, ...]
+    passed: tuple[Passed, ...]
+
+    @property
+    def next_at(self) -> float | None:
+        """When the first member that was passed over may be free by itself; None if only an answer or nothing frees one."""
+        times = [p.until for p in self.passed if p.returns and p.until is not None]
+        return min(times) if times else None
+
+    @property
+    def wants(self) -> frozenset[str]:
+        """Names of the members that are worth waiting for."""
+        return frozenset(p.name for p in self.passed if p.returns)
+
+    @property
+    def verdict(self) -> str:
+        """Return why nobody can serve: empty_pool, no_keys, all_disabled, unable, or failed."""
+        reasons = {p.reason for p in self.passed} - {"disabled"} if self.passed else set()
+        if not self.passed:
+            return "empty_pool"
+        if not reasons:
+            return "all_disabled"
+        if reasons <= {"no_key", "key_refused"}:
+            return "no_keys"
+        if "unable" in reasons and reasons <= {"unable", "no_key", "key_refused"}:
+            return "unable"
+        return "failed"
+
+
+def plan(
+    entries: Sequence[Entry],
+    need: Need,
+    *,
+    now: float,
+    left: float,
+    beliefs: Beliefs,
+    dice: Dice,
+    tried: frozenset[int] | set[int] = frozenset(),
+    barred: frozenset[int] | set[int] = frozenset(),
+) -> Plan:
+    """Return what a call may do now.
+
+    Args:
+        entries: the pool as this caller sees it.
+        need: what the call asks of a model.
+        now: the time.
+        left: seconds until the call's deadline.
+        beliefs: what ratings say.
+        dice: decides among equals.
+        tried: ``id`` of lanes that were asked in this pass.
+        barred: ``id`` of lanes that are not asked again by this call at all.
+    """
+    ranked: list[tuple[bool, int, float, int, Step]] = []
+    passed: list[Passed] = []
+    for member, lanes in entries:
+        if member.disabled:
+            passed.append(Passed(member.name, "disabled"))
+            continue
+        found = _look(member, lanes, need, now, tried, barred)
+        if type(found) is Passed:
+            passed.append(found)
+            continue
+        lane: Lane = found  # type: ignore[assignment]
+        quality = beliefs.quality(member.name, member.config.weight, need.operation)
+        late = _late(member, need.stream, left, now)
+        well = lane.health.room is None and member.health.room is None and lane.key.health.room is None
+        step = Step(lane, quality, late, None if well else lane.recovering())
+        ranked.append((late, -round(quality * 100), 0.0, member.index, step))
+    if len(ranked) > 1:
+        ranked = _by_lot(ranked, need.stream, dice)
+        ranked.sort(key=_rank)
+    return Plan(tuple(entry[4] for entry in ranked), tuple(passed))
+
+
+def _rank(entry: tuple[bool, int, float, int, Step]) -> tuple[bool, int, float, int]:
+    return entry[:4]
+
+
+def _look(
+    member: Member,
+    lanes: Sequence[Lane],
+    need: Need,
+    now: float,
+    tried: frozenset[int] | set[int],
+    barred: frozenset[int] | set[int],
+) -> Lane | Passed:
+    """Return the first lane of a member that may begin now, else why none may."""
+    best: Passed | None = None
+    for lane in lanes:
+        if id(lane) in barred:
+            why = Passed(member.name, "tried")
+        elif (need.features or lane.lacks or lane.too_long or member.window) and (lack := lane.cannot(need, now)):
+            why = Passed(member.name, "unable", lack)
+        elif id(lane) not in tried and lane.free(now):
+            return lane
+        else:
+            why = _why_not(lane, now, id(lane) in tried)
+        if best is None or (why.returns and (not best.returns or (why.until or now) < (best.until or now))):
+            best = why
+    return best or Passed(member.name, "no_key", member.config.api_key_ref or "")
+
+
+def _why_not(lane: Lane, now: float, tried: bool) -> Passed:
+    ill = lane.ill(now)
+    if ill is not None and ill.illness is not None:
+        return Passed(lane.member.name, ill.illness.word, ill.detail, ill.until, ill.illness.queue)
+    if tried:
+        return Passed(lane.member.name, "tried", "", now, True)
+    recovering = lane.recovering()
+    if recovering is not None:
+        return Passed(lane.member.name, "busy", f"another call tries it out after {recovering.word}", None, True)
+    return Passed(lane.member.name, "busy", "all its slots are taken", None, True)
+
+
+def _late(member: Member, stream: bool, left: float, now: float) -> bool:
+    record = member.first if stream else member.latency
+    if record.missed and left <= record.missed * 1.2 and now - record.missed_at < MISSED_COUNTS:
+        return True
+    return len(record) >= 5 and record.chance(left) < LIKELY
+
+
+def _by_lot(
+    ranked: list[tuple[bool, int, float, int, Step]], stream: bool, dice: Dice
+) -> list[tuple[bool, int, float, int, Step]]:
+    """Draw lots among those of equal rank: the chance of a member is inverse to its usual time and to what runs on it."""
+    groups: dict[tuple[bool, int], int] = {}
+    for entry in ranked:
+        group = entry[:2]
+        groups[group] = groups.get(group, 0) + 1
+    out = []
+    for late, quality, _, index, step in ranked:
+        lot = 0.0
+        if groups[late, quality] > 1:
+            member = step.lane.member
+            record = member.first if stream else member.latency
+            usual = record.quantile(0.5) or 1.0
+            lot = -math.log(1.0 - dice()) * usual * (1 + member.running)
+        out.append((late, quality, lot, index, step))
+    return out
+
+
+def patience(lane: Lane, *, stream: bool, left: float) -> float:
+    """Return the seconds after which a second lane is opened beside this one, when another is free."""
+    member = lane.member
+    record = member.first if stream else member.latency
+    if len(record) >= 5:
+        slow = record.quantile(0.95)
+        wanted = max(1.5 * slow, slow + 1.0)
+    else:
+        wanted = max(FIRST_PATIENCE, 2.0 * record.quantile(0.95))
+    return min(wanted, 0.5 * left)
+
+
+# -- after an error ------------------------------------------------------------------------------------------------------
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Ask the same lane again, at the earliest ``at``; nobody else is there."""
+
+    at: float
+
+
+class Next(msgspec.Struct, frozen=True):
+    """Ask another lane at once. ``bar``: this lane cannot serve this call at all."""
+
+    bar: bool = False
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """Raise. ``error``: the provider's error itself goes to the caller, else "nobody is available" with that as its cause."""
+
+    error: bool
+
+
+Move: TypeAlias = Retry | Next | GiveUp
+
+
+def decide(verdict: Verdict, lane: Lane, rest: Plan, *, now: float, queue_until: float) -> Move:
+    """Return the next move of a call after an attempt on ``lane`` failed.
+
+    Args:
+        verdict: who is to blame.
+        lane: what failed.
+        rest: what the pool offers now, this lane counted as tried.
+        now: the time.
+        queue_until: until when the call may wait for somebody to come back.
+    """
+    if verdict.blame == "caller":
+        if verdict.lacks is None:
+            return GiveUp(error=True)
+        if rest.steps or any(p.returns and p.name != lane.member.name for p in rest.passed):
+            return Next(bar=True)
+        return GiveUp(error=True)
+    if rest.steps:
+        return Next(bar=verdict.strike)
+    others = any(p.returns and p.name != lane.member.name for p in rest.passed)
+    at = rest.next_at
+    if others and (at is None or at <= queue_until):
+        return Next(bar=verdict.strike)
+    if verdict.strike or verdict.illness is None or not verdict.illness.queue:
+        return GiveUp(error=verdict.strike)
+    if at is not None and at <= queue_until:
+        return Retry(at)
+    return GiveUp(error=False)
+
+
+Ended: TypeAlias = Literal["timeout", "failed", "no_keys", "all_disabled", "unable", "empty_pool", "limit"]
