@@ -64,10 +64,10 @@ def test_every_module_says_which_room_it_is() -> None:
 # What may be imported inside a function, since it is slow to import or not on every machine, and few calls need it.
 # Everything else stands at the top, where a cycle shows.
 HEAVY_NAMES = """
-aiohttp asyncio certifi concurrent cryptography ctypes cyclopts dbos difflib dotenv ensurepip fcntl genai_prices getpass hashlib html http
-importlib inspect json_repair keyring logging mcp msvcrt multiprocessing opentelemetry pandas platformdirs psycopg pydantic
-readline rich secrets shutil signal sqlite3 ssl subprocess tempfile tomllib traceback typing unicodedata urllib uuid webbrowser
-xllamacpp zipfile
+aiohttp asyncio certifi concurrent cryptography ctypes cyclopts dbos difflib dotenv ensurepip fcntl genai_prices getpass
+hashlib html http importlib inspect json_repair keyring logging mcp msvcrt multiprocessing opentelemetry pandas
+platformdirs psycopg pydantic readline rich secrets shutil signal sqlite3 ssl subprocess tempfile tomllib traceback
+typing unicodedata urllib uuid webbrowser xllamacpp zipfile
 """
 HEAVY = set(HEAVY_NAMES.split())
 

@@ -1,0 +1,167 @@
+"""Write the generated parts of the documentation: tables and pictures that come from the code, so that they cannot lie.
+
+A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` in a Markdown page. ``--check`` writes nothing and
+fails, naming the pages, when a part is stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+CHECKOUT = DOCS.parent
+PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def first_sentence(thing: object) -> str:
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------------
+
+
+def errors() -> str:
+    """The tree of errors, each with its first sentence."""
+    from llmbroker import errors as room
+
+    rows: list[list[str]] = []
+
+    def walk(cls: type[BaseException], depth: int) -> None:
+        indent = "&emsp;" * depth
+        kind = getattr(cls, "kind", "")
+        rows.append([f'{indent}<span id="{cls.__name__.lower()}"></span>`{cls.__name__}`', str(kind), first_sentence(cls)])
+        for child in sorted(cls.__subclasses__(), key=lambda c: list(vars(room)).index(c.__name__)):
+            walk(child, depth + 1)
+
+    walk(room.LLMBrokerError, 0)
+    return table(["error", "kind", "when"], rows)
+
+
+def rooms() -> str:
+    """The picture of the rooms, from the contract that keeps them apart, with the first line of each room's own words."""
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = [c for c in settings["tool"]["importlinter"]["contracts"] if c["id"] == "rooms"]
+    lines = []
+    for layer in contract["layers"]:
+        present = [name for name in re.findall(r"\w+", layer) if _room(name)]
+        if present:
+            lines.append("   ".join(present))
+    width = max(map(len, lines)) + 4
+    bar = "+" + "-" * width + "+"
+    picture = "\n".join(f"|{line.center(width)}|\n{bar}" for line in lines)
+    return f"```text\n{bar}\n{picture}\n```"
+
+
+def room_table() -> str:
+    """What lives in each room, from the ground up."""
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = [c for c in settings["tool"]["importlinter"]["contracts"] if c["id"] == "rooms"]
+    names = [name for layer in reversed(contract["layers"]) for name in re.findall(r"\w+", layer)]
+    rows = []
+    for name in names:
+        path = _room(name)
+        if path:
+            text = _docstring(path)
+            rows.append([f"`{name}`", text])
+    return table(["room", "what lives there"], rows)
+
+
+def _room(name: str) -> Path | None:
+    package = CHECKOUT / "src" / "llmbroker"
+    return next((path for path in (package / f"{name}.py", package / name / "__init__.py") if path.is_file()), None)
+
+
+def _docstring(path: Path) -> str:
+    import ast
+
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def pool() -> str:
+    """The free pool of the packaged catalog."""
+    from llmbroker.catalog import load_catalog
+
+    catalog = load_catalog()
+    rows = [
+        [f"`{c.name}`", f"`{c.model}`", f"`{c.api_key_ref}`", f"{c.weight:.2f}", _context(catalog.able(c).context_tokens)]
+        for c in catalog.pool
+    ]
+    return f"As of {catalog.as_of}:\n\n" + table(["name", "model", "key", "weight", "context"], rows)
+
+
+def aliases() -> str:
+    """The aliases of the packaged catalog."""
+    from llmbroker.catalog import load_catalog
+
+    catalog = load_catalog()
+    rows = [
+        [f"`{alias}`", f"`{c.name}`", f"`{c.api_key_ref}`", _context(catalog.able(c).context_tokens), _params(c.tool_params)]
+        for alias, c in catalog.aliases.items()
+    ]
+    return f"As of {catalog.as_of}:\n\n" + table(["alias", "name", "key", "context", "with tools"], rows)
+
+
+def keys() -> str:
+    """Where keys come from."""
+    from llmbroker.catalog import load_catalog
+
+    rows = [[f"`{k.ref}`", "free" if k.free else "paid", k.help, f"<{k.url}>"] for k in load_catalog().keys.values()]
+    return table(["variable", "", "what it takes", "page"], rows)
+
+
+def _context(tokens: int | None) -> str:
+    return f"{tokens:,}" if tokens else "not known"
+
+
+def _params(params: object) -> str:
+    return ", ".join(f'`{name}="{value}"`' for name, value in dict(params).items()) if params else ""  # type: ignore[call-overload]
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "aliases": aliases,
+    "errors": errors,
+    "keys": keys,
+    "pool": pool,
+    "rooms": rooms,
+    "room-table": room_table,
+}
+
+
+def main(arguments: list[str]) -> int:
+    made: dict[str, str] = {}
+    stale = []
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[2]
+        if name not in made:
+            made[name] = PARTS[name]()
+        return f"{match[1]}\n{made[name]}\n\n{match[3]}"
+
+    for page in [*sorted(DOCS.rglob("*.md")), CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md"]:
+        text = page.read_text(encoding="utf-8")
+        new = PART.sub(fill, text)
+        if new != text:
+            stale.append(page.relative_to(CHECKOUT).as_posix())
+            if "--check" not in arguments:
+                page.write_text(new, encoding="utf-8")
+    if stale and "--check" in arguments:
+        print(f"stale: {', '.join(stale)}; `make tables` writes them anew", file=sys.stderr)
+        return 1
+    print(f"{len(made)} generated parts, {'all fresh' if not stale else 'written: ' + ', '.join(stale)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
