@@ -59,8 +59,8 @@ def rooms() -> str:
             lines.append("   ".join(present))
     width = max(map(len, lines)) + 4
     bar = "+" + "-" * width + "+"
-    picture = "\n".join(f"|{line.center(width)}|\n{bar}" for line in lines)
-    return f"```text\n{bar}\n{picture}\n```"
+    picture = "\n".join(f"|{line.center(width)}|" for line in lines)
+    return f"```text\n{bar}\n{picture}\n{bar}\n```"
 
 
 def room_table() -> str:
