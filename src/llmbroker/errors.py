@@ -118,7 +118,7 @@ class StoreError(ConfigurationError):
     """A journal, model list or key store could not be used. A call never fails for it; reading or managing the store may.
 
     ``reason``: ``locked``, ``full``, ``missing``, ``readonly``, ``corrupt``, ``newer`` (made by a newer version),
-    ``unreachable`` or ``other``.
+    ``refused`` (a row that does not fit), ``unreachable`` or ``other``.
     """
 
     def __init__(self, message: str, *, reason: str = "other", **facts: Any) -> None:
@@ -135,12 +135,14 @@ class UnknownCallError(LLMBrokerError, LookupError):
 class ToolLoopLimitError(LLMBrokerError):
     """The last permitted step still asks for tools. ``reply`` is that step's reply; its calls were not run.
 
-    ``messages`` can be handed to the loop again: it runs the open calls first and goes on.
+    ``messages`` can be handed to the loop again: it runs the open calls first and goes on. ``reason`` is ``steps`` or
+    ``repeats`` (one call gave one result ``max_repeats`` times; its results stand in ``messages``).
     """
 
-    def __init__(self, message: str, *, reply: Any = None, **facts: Any) -> None:
+    def __init__(self, message: str, *, reply: Any = None, reason: str = "steps", **facts: Any) -> None:
         super().__init__(message, **facts)
         self.reply = reply
+        self.reason = reason
 
 
 # -- the provider said no ------------------------------------------------------------------------------------------------
