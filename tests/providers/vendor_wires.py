@@ -10,7 +10,7 @@ from llmbroker.credentials import Secret
 from llmbroker.errors import StreamInterruptedError
 from llmbroker.exchange import Fold, Reply
 from llmbroker.providers.base import Deployment, Dialect, Provider, decode_reply
-from llmbroker.wire import HTTPReply, SSEDecoder
+from llmbroker.wire import HTTPReply, NDJSONDecoder, SSEDecoder
 
 KEY = "sk-canary-0123456789"
 
@@ -39,7 +39,8 @@ def whole(body: bytes, at: Deployment) -> Reply:
 
 def streamed(chunks: Iterable[bytes], at: Deployment) -> Reply:
     """Fold a stream; raise as the client does where it ends without the provider's word."""
-    frames, decoder, fold = SSEDecoder(), at.dialect.decoder(at), Fold()
+    frames = NDJSONDecoder() if at.dialect.framing == "ndjson" else SSEDecoder()
+    decoder, fold = at.dialect.decoder(at), Fold()
 
     def take(events: list[Any]) -> None:
         for frame in events:

@@ -27,7 +27,9 @@ NAME = "openai-responses"
 
 # -- encode: https://platform.openai.com/docs/api-reference/responses/create -------------------------------------------
 
-NO_PLACE = frozenset({"stop", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty", "top_k", "n", "logit_bias"})
+NO_PLACE = frozenset(
+    {"stop", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty", "top_k", "n", "logit_bias"}
+)
 
 
 def encode(request: Request, deployment: Deployment) -> HTTPRequest:

@@ -153,15 +153,14 @@ class Decoder:
         kind = item.get("type")
         out: list[Event] = []
         if kind == "message":
-            for place, part in enumerate(item.get("content") or ()):
-                if isinstance(part, dict):
-                    out += self._rest(index, "text", place, part.get("text"), TextDelta)
-                    out += self._rest(index, "refusal", place, part.get("refusal"), RefusalDelta)
+            for place, text in self._unsaid(index, "text", item.get("content"), "text"):
+                out += self._rest(index, "text", place, text, TextDelta)
+            for place, text in self._unsaid(index, "refusal", item.get("content"), "refusal"):
+                out += self._rest(index, "refusal", place, text, RefusalDelta)
         elif kind == "reasoning":
-            for name, key in (("summary", "summary"), ("content", "content")):
-                for place, part in enumerate(item.get(key) or ()):
-                    if isinstance(part, dict):
-                        out += self._reason(index, name, place, part.get("text"), rest=True)
+            for name in ("summary", "content"):
+                for place, text in self._unsaid(index, name, item.get(name), "text"):
+                    out += self._reason(index, name, place, text, rest=True)
         elif kind == "function_call":
             if index not in self._arguments:
                 self._arguments[index] = ""
@@ -170,6 +169,16 @@ class Decoder:
         self._said.setdefault((index, "item", 0), "")
         out.append(Native(item))
         return out
+
+    def _unsaid(self, index: int, name: str, parts: Any, key: str) -> list[tuple[int, str]]:
+        """Return place and text of an item's parts; nothing if the deltas said it all (Bedrock counts their places otherwise)."""
+        texts = [
+            (place, part[key])
+            for place, part in enumerate(parts if isinstance(parts, list) else ())
+            if isinstance(part, dict) and isinstance(part.get(key), str)
+        ]
+        said = "".join(text for at, text in self._said.items() if at[:2] == (index, name))
+        return [] if said == "".join(text for _, text in texts) else texts
 
     def _call_rest(self, index: int, item: JSON) -> list[Event]:
         arguments = item.get("arguments")
