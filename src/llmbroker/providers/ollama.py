@@ -1,4 +1,4 @@
-"""The Ollama dialect: ``/api/chat``. API: https://docs.ollama.com/api/chat
+"""The Ollama dialect, ``/api/chat``; its API: https://docs.ollama.com/api/chat.
 
 Arguments of calls are objects in both directions, ids are recent and optional, a stream is one JSON object a line and each tool
 call arrives whole. There is no tool choice: ``none`` leaves the tools out, anything else but ``auto`` is noted and left out.

@@ -1,4 +1,4 @@
-"""The OpenAI Responses dialect: ``/responses``. API: https://platform.openai.com/docs/api-reference/responses
+"""The OpenAI Responses dialect, ``/responses``; its API: https://platform.openai.com/docs/api-reference/responses.
 
 A turn is a list of output items. They are kept whole and in order in the message and sent back as they came, since a reasoning
 item must stand beside the item it belongs to. Calls and results are paired by ``call_id``, never by ``id``. There is no finish

@@ -81,7 +81,8 @@ class Decoder:
         kind = body.get("type") or event.event
         handler = _HANDLERS.get(kind)
         if handler is not None:
-            return handler(self, body)
+            events: list[Event] = handler(self, body)
+            return events
         if not kind and body.get("error"):
             raise refusal.refusal_of(self._deployment, refusal.read_error(body), status=None, headers={})
         return []
@@ -171,7 +172,10 @@ class Decoder:
         return out
 
     def _unsaid(self, index: int, name: str, parts: Any, key: str) -> list[tuple[int, str]]:
-        """Return place and text of an item's parts; nothing if the deltas said it all (Bedrock counts their places otherwise)."""
+        """Return place and text of an item's parts; nothing if the deltas said it all.
+
+        Bedrock counts the places in its deltas otherwise than in its items.
+        """
         texts = [
             (place, part[key])
             for place, part in enumerate(parts if isinstance(parts, list) else ())
