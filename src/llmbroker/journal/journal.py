@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -69,6 +69,7 @@ class Journal:
         self._pause = FIRST_PAUSE
         self._adopted = False
         self._written = 0
+        self._refused = 0
         self._unpruned = 0
         self._next_prune = 0.0
         self._lock = threading.Lock()
@@ -124,7 +125,7 @@ class Journal:
         """Write rows or spool them."""
         assert self.store is not None
         try:
-            self.store.record(rows)
+            self._store_rows(rows)
         except Exception as error:  # noqa: BLE001 - no fault of a store may reach a call
             for row in rows:
                 self._spool.put(row)
@@ -137,12 +138,27 @@ class Journal:
             raise
         return True
 
+    def _store_rows(self, rows: Sequence[Row]) -> None:
+        """Write rows; one that no store could take is dropped alone, so that it does not hold up the others."""
+        assert self.store is not None
+        try:
+            self.store.record(rows)
+        except StoreError as error:
+            if error.reason != "refused":
+                raise
+            if len(rows) == 1:
+                self._refused += 1
+                log.error("A row was dropped: %s", error)
+                return
+            for row in rows:
+                self._store_rows([row])
+
     def _drain(self, batches: int | None = None) -> bool:
         """Write what waits; return whether nothing waits any more."""
         assert self.store is not None
         before = len(self._spool)
         try:
-            self._spool.drain(self.store.record, batches=batches)
+            self._spool.drain(self._store_rows, batches=batches)
         except Exception as error:  # noqa: BLE001 - no fault of a store may reach a call
             self._failed(error)
         else:
@@ -156,7 +172,7 @@ class Journal:
         try:
             if not self._adopted:
                 self._adopted = True
-                found = self._spool.adopt(self.store.record)
+                found = self._spool.adopt(self._store_rows)
                 if found:
                     log.info("%d rows that an earlier process could not write were added to %s", found, self.store.where)
             if self._unpruned >= PRUNE_EVERY_ROWS:
@@ -273,12 +289,12 @@ class Journal:
         failure = self._failure
         waiting = len(self._spool) + len(self._queue)
         return {
-            "state": "ok" if failure is None and waiting == 0 and not self._spool.dropped else "degraded",
+            "state": "ok" if failure is None and waiting == 0 and not self._spool.dropped + self._refused else "degraded",
             "where": self.store.where,
             "written": self._written,
             "spooled": waiting,
             "spool_file": str(self._spool.path) if self._spool.path else None,
-            "dropped": self._spool.dropped,
+            "dropped": self._spool.dropped + self._refused,
             "since": self._since,
             "reason": failure.reason if failure else None,
             "error": str(failure) if failure else None,

@@ -43,10 +43,10 @@ _FIRST = (
         key_source TEXT
     )
     """,
-    "CREATE INDEX llmbroker_calls_ts ON llmbroker_calls (ts)",
-    "CREATE INDEX llmbroker_calls_trace ON llmbroker_calls (trace_id, ts) WHERE trace_id IS NOT NULL",
-    "CREATE INDEX llmbroker_calls_scope ON llmbroker_calls (scope, ts) WHERE scope IS NOT NULL",
-    # The first attempt of a group is found by its neighbours in time; only failovers pay for an index entry.
+    "CREATE INDEX llmbroker_calls_trace ON llmbroker_calls (trace_id) WHERE trace_id IS NOT NULL",
+    "CREATE INDEX llmbroker_calls_scope ON llmbroker_calls (scope) WHERE scope IS NOT NULL",
+    # A group bears the id of its first attempt, so only the attempts after it pay for an index entry.
+    "CREATE INDEX llmbroker_calls_group ON llmbroker_calls (group_id) WHERE attempt > 1",
     """
     CREATE TABLE llmbroker_ratings (
         seq INTEGER PRIMARY KEY,

@@ -10,18 +10,18 @@ from typing import Any
 
 from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import Usage
-from llmbroker.journal.columns import COLUMNS
+from llmbroker.journal.columns import COLUMNS, seq_from
 from llmbroker.journal.records import GROUPINGS, Quantiles, Query, Stats, from_micros, to_micros
 
 _NEWEST = "FROM llmbroker_ratings r WHERE r.call_id = c.id ORDER BY r.ts DESC, r.seq DESC LIMIT 1"
-_SELECT = f"SELECT c.seq, {', '.join('c.' + name for name in COLUMNS)}, (SELECT r.score {_NEWEST}), (SELECT r.ts {_NEWEST})"
+_SELECT = f"SELECT {', '.join('c.' + name for name in COLUMNS)}, (SELECT r.score {_NEWEST}), (SELECT r.ts {_NEWEST})"
 # What a provider may have charged for: it answered, or was at work when the attempt ended.
 _WORKED = (
     "(c.status IN ('ok', 'timeout', 'cancelled', 'superseded') OR c.http_status BETWEEN 200 AND 299"
     " OR c.output_tokens IS NOT NULL OR c.total_tokens IS NOT NULL)"
 )
 _DAY = 86_400_000_000
-_TOKENS = COLUMNS[20:26]
+_TOKENS = COLUMNS[21:27]
 
 
 def where(query: Query, p: str) -> tuple[str, list[Any]]:
@@ -34,9 +34,9 @@ def where(query: Query, p: str) -> tuple[str, list[Any]]:
         values.extend(given)
 
     if query.since is not None:
-        add(f"c.ts >= {p}", to_micros(query.since))
+        add(f"c.seq >= {p}", seq_from(to_micros(query.since)))
     if query.until is not None:
-        add(f"c.ts < {p}", to_micros(query.until))
+        add(f"c.seq < {p}", seq_from(to_micros(query.until)))
     if query.call_id is not None:
         add(f"c.id = {p}", query.call_id)
     if query.group_id is not None:
@@ -63,18 +63,15 @@ def page(query: Query, limit: int, cursor: str | None, bodies: bool, p: str) -> 
     condition, values = where(query, p)
     if cursor is not None:
         try:
-            ts, seq = (int(part) for part in cursor.split("."))
-        except (ValueError, AttributeError):
+            values.append(int(cursor))
+        except (ValueError, TypeError):
             raise InvalidRequestError(
                 f"{cursor!r} is no cursor; take the cursor of the last row of the page before.", argument="cursor"
             ) from None
-        condition += f" AND (c.ts < {p} OR (c.ts = {p} AND c.seq < {p}))"
-        # The first half again, on its own: SQLite cannot take a range out of an OR.
-        condition += f" AND c.ts <= {p}"
-        values += [ts, ts, seq, ts]
+        condition += f" AND c.seq < {p}"
     more = ", b.request, b.response" if bodies else ""
     join = " LEFT JOIN llmbroker_bodies b ON b.call_id = c.id" if bodies else ""
-    order = f"ORDER BY c.ts DESC, c.seq DESC LIMIT {p}"
+    order = f"ORDER BY c.seq DESC LIMIT {p}"
     return f"{_SELECT}{more} FROM llmbroker_calls c{join} WHERE {condition} {order}", [*values, limit]
 
 
@@ -105,9 +102,9 @@ def sums(query: Query, key: str, p: str) -> tuple[str, list[Any]]:
     tokens = ", ".join(f"sum(c.{name})" for name in _TOKENS)
     unmeasured = "c.total_tokens IS NULL AND c.output_tokens IS NULL AND c.input_tokens IS NULL"
     return (
-        f"SELECT {key}, c.status, count(*), {tokens}, sum(CASE WHEN {unmeasured} AND {_WORKED} THEN 1 ELSE 0 END), sum(c.cost),"
+        f"SELECT {key}, c.status, count(*), {tokens}, sum(CASE WHEN {unmeasured} AND {_WORKED} THEN 1 ELSE 0 END), sum(c.cost),"  # noqa: S608 - names of this file
         f" sum(CASE WHEN c.cost IS NULL AND {_WORKED} THEN 1 ELSE 0 END), min(c.ts), max(c.ts)"
-        f" FROM llmbroker_calls c WHERE {condition} GROUP BY 1, 2",  # noqa: S608 - names of this file
+        f" FROM llmbroker_calls c WHERE {condition} GROUP BY 1, 2",
         values,
     )
 
@@ -117,9 +114,9 @@ def quantiles(query: Query, key: str, column: str, p: str) -> tuple[str, list[An
     condition, values = where(query, p)
     picks = ", ".join(f"max(CASE WHEN place = (total * {percent} + 99) / 100 THEN value END)" for percent in (50, 95, 99))
     return (
-        f"SELECT k, {picks} FROM (SELECT {key} AS k, c.{column} AS value, row_number() OVER (PARTITION BY {key}"
+        f"SELECT k, {picks} FROM (SELECT {key} AS k, c.{column} AS value, row_number() OVER (PARTITION BY {key}"  # noqa: S608 - names of this file
         f" ORDER BY c.{column}) AS place, count(*) OVER (PARTITION BY {key}) AS total FROM llmbroker_calls c"
-        f" WHERE c.status = 'ok' AND c.{column} IS NOT NULL AND {condition}) AS ranked GROUP BY k",  # noqa: S608 - names of this file
+        f" WHERE c.status = 'ok' AND c.{column} IS NOT NULL AND {condition}) AS ranked GROUP BY k",
         values,
     )
 
@@ -128,9 +125,9 @@ def quality(query: Query, key: str, p: str) -> tuple[str, list[Any]]:
     """Return the statement for the number and mean of the newest ratings by group."""
     condition, values = where(query, p)
     return (
-        f"SELECT {key}, count(*), avg(n.score) FROM llmbroker_calls c JOIN (SELECT r.call_id, r.score, row_number() OVER"
+        f"SELECT {key}, count(*), avg(n.score) FROM llmbroker_calls c JOIN (SELECT r.call_id, r.score, row_number() OVER"  # noqa: S608 - names of this file
         f" (PARTITION BY r.call_id ORDER BY r.ts DESC, r.seq DESC) AS place FROM llmbroker_ratings r) AS n"
-        f" ON n.call_id = c.id AND n.place = 1 WHERE {condition} GROUP BY 1",  # noqa: S608 - names of this file
+        f" ON n.call_id = c.id AND n.place = 1 WHERE {condition} GROUP BY 1",
         values,
     )
 

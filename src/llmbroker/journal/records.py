@@ -31,6 +31,8 @@ GROUPINGS: tuple[str, ...] = get_args(Grouping)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_DETAIL = 300
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST_MOMENT, _LAST_MOMENT = datetime(1700, 1, 1, tzinfo=UTC), datetime(2250, 1, 1, tzinfo=UTC)
+"""What the keys of the stores can hold."""
 
 
 def new_id() -> str:
@@ -67,7 +69,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag="call"):
         ts: when the attempt began (aware, UTC).
         llm_name: the pool's name of the model that was asked.
         status: ok, rate_limited, unavailable, error, timeout, cancelled or superseded.
-        group_id: shared by all attempts of one call on the broker.
+        group_id: shared by all attempts of one call on the broker: the id of the first of them.
         attempt: its place in that call, from 1.
         retry_of: id of the attempt that this one repeats on the same deployment.
         scope, operation, trace_id: as the caller named them.
@@ -241,6 +243,10 @@ def cleaned(row: Row) -> Row:
             changes[name] = value.encode("utf-8", "replace").decode().replace("\0", "�")
         elif isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
             changes[name] = None
+        elif value is not None and not isinstance(value, (int, float, datetime, Usage)):
+            changes[name] = str(value)
+        elif isinstance(value, datetime):
+            changes[name] = min(max(value, _FIRST_MOMENT), _LAST_MOMENT)
         elif isinstance(value, Usage):
             changes[name] = Usage(*(n if n is None or abs(n) < 2**63 else None for n in value.fields()))
     return msgspec.structs.replace(row, **changes)

@@ -29,7 +29,7 @@ import msgspec
 from llmbroker.catalog import LLMConfig
 from llmbroker.errors import StoreError
 from llmbroker.journal import queries
-from llmbroker.journal.columns import COLUMNS, from_row, to_row
+from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
 from llmbroker.journal.migrations import MIGRATIONS, VERSION_TABLE
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
 
@@ -44,7 +44,10 @@ _clock = time.monotonic  # noqa: TID251 - how long ago the file was looked at; n
 _QUICK, _PATIENT = 0.05, 2.0
 _LOOK_EVERY = 1.0
 _FORK_WAIT = 5.0
-_ODD = (UnicodeEncodeError, OverflowError, sqlite3.ProgrammingError, sqlite3.InterfaceError)
+_ODD = (UnicodeEncodeError, OverflowError, AttributeError, TypeError, sqlite3.ProgrammingError, sqlite3.InterfaceError,
+        sqlite3.IntegrityError)  # fmt: skip
+_TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
+_TRIES = 40
 
 _REASONS = {
     sqlite3.SQLITE_BUSY: ("locked", "another program holds it"),
@@ -64,6 +67,7 @@ _HINTS = {
     "missing": "Check that the folder exists and may be written, or name another place with journal=.",
     "corrupt": "Nothing was changed in it. Move it away to start a new one; `sqlite3 OLD .recover` saves what can be read.",
     "newer": "Upgrade llmbroker, or name another file with journal=.",
+    "refused": "",
     "other": "Name another place with journal=.",
 }
 
@@ -121,8 +125,12 @@ class SQLiteStore:
             else:
                 _in_transaction(connection, lambda: _insert_all(connection, rows))
         except _ODD:
-            # Lone surrogates and huge counts: rare, so they are mended only when SQLite refuses them.
-            _in_transaction(connection, lambda: _insert_all(connection, [cleaned(row) for row in rows]))
+            # Lone surrogates, huge counts, two rows at one place: rare, so they are seen to only when SQLite refuses them.
+            mended = [cleaned(row) for row in rows]
+            try:
+                _in_transaction(connection, lambda: _insert_all(connection, mended))
+            except _ODD as error:
+                raise self._refusal("refused", f"a row does not fit ({error})") from error
 
     def calls(self, query: Query, *, limit: int, cursor: str | None = None, bodies: bool = False) -> list[Call]:
         """Return a page of calls, the newest first."""
@@ -153,10 +161,12 @@ class SQLiteStore:
 
     def prune(self, before: datetime, *, batch: int) -> int:
         """Delete a batch of the oldest calls that began before then."""
-        limit = to_micros(before)
+        limit = seq_from(to_micros(before))
 
         def delete(db: sqlite3.Connection) -> int:
-            old = db.execute("SELECT seq, id FROM llmbroker_calls WHERE ts < ? ORDER BY ts LIMIT ?", (limit, batch)).fetchall()
+            old = db.execute(
+                "SELECT seq, id FROM llmbroker_calls WHERE seq < ? ORDER BY seq LIMIT ?", (limit, batch)
+            ).fetchall()
             ids = [(row[1],) for row in old]
             db.executemany("DELETE FROM llmbroker_calls WHERE seq = ?", [(row[0],) for row in old])
             db.executemany("DELETE FROM llmbroker_ratings WHERE call_id = ?", ids)
@@ -286,6 +296,9 @@ class SQLiteStore:
 
     def _prepare(self, connection: sqlite3.Connection, new: bool) -> None:
         mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        if new and not self._memory:
+            # Half the usual page: a row dirties three or four, and each is summed and written to the log.
+            connection.execute("PRAGMA page_size = 2048")
         if new and mode != "wal":
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         self._wal = mode in ("wal", "memory")
@@ -368,12 +381,25 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(row[0]) if row else 0
 
 
+def _insert(connection: sqlite3.Connection, call: Call) -> None:
+    values = to_row(call)
+    for tries in range(_TRIES):
+        try:
+            connection.execute(_INSERT, values)
+        except sqlite3.IntegrityError as error:
+            if error.sqlite_errorcode not in _TAKEN or tries == _TRIES - 1:
+                raise
+            values = (another_seq(values[0], tries), *values[1:])
+        else:
+            return
+
+
 def _insert_all(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     for row in rows:
         if isinstance(row, Rating):
             connection.execute(_RATE, (row.id, row.call_id, row.score, to_micros(row.ts), row.scope))
             continue
-        connection.execute(_INSERT, to_row(row))
+        _insert(connection, row)
         if row.request is not None or row.response is not None:
             connection.execute(_BODY, (row.id, row.request, row.response))
 
