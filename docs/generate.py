@@ -129,7 +129,20 @@ def _params(params: object) -> str:
     return ", ".join(f'`{name}="{value}"`' for name, value in dict(params).items()) if params else ""  # type: ignore[call-overload]
 
 
+def of_providers(name: str) -> Callable[[], str]:
+    """Make a part of a table of ``provider_tables``."""
+
+    def make() -> str:
+        sys.path.insert(0, str(DOCS))
+        import provider_tables
+
+        return table(*getattr(provider_tables, name)())
+
+    return make
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    **{name.replace("_", "-"): of_providers(name) for name in ("providers", "parameters", "usage", "error_codes")},
     "aliases": aliases,
     "errors": errors,
     "keys": keys,

@@ -70,7 +70,7 @@ def test_an_alias_carries_no_version() -> None:
 @pytest.mark.parametrize("config", every_model(), ids=lambda config: config.name)
 def test_a_name_is_a_provider_and_a_model(config: LLMConfig) -> None:
     maker, _, model = config.name.partition("-")
-    known_as = {"gemini": "google", "zhipu": "zai"}.get(config.provider or "", config.provider)
+    known_as = {"gemini": "google"}.get(config.provider or "", config.provider)
     assert maker == known_as
     assert config.model.split("/")[-1].startswith(model)
 
