@@ -20,7 +20,12 @@ def deployment(dialect: Dialect, model: str, *, base_url: str = "https://api.exa
         id=row.pop("id", "vendor"), title="Vendor", dialect=dialect, base_url=base_url, auth=row.pop("auth", "x-api-key"), **row
     )
     return Deployment(
-        name=model, provider=provider, dialect=dialect, base_url=base_url, model=model, key=Secret(KEY, "environment VENDOR_API_KEY")
+        name=model,
+        provider=provider,
+        dialect=dialect,
+        base_url=base_url,
+        model=model,
+        key=Secret(KEY, "environment VENDOR_API_KEY"),
     )
 
 

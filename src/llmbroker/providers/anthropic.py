@@ -20,8 +20,9 @@ from llmbroker.messages import Assistant, Audio, Block, File, History, Image, Pa
 from llmbroker.providers.anthropic_params import family, output_schema, put_params, thinks
 from llmbroker.providers.anthropic_stream import ANSWER_TOOL, FINISH, Decoder, decode
 from llmbroker.providers.base import Deployment, Dialect, Mend
-from llmbroker.providers.params import note
+from llmbroker.providers.params import note, written
 from llmbroker.providers.refusal import decode_error as read_refusal
+from llmbroker.providers.urls import join
 from llmbroker.wire import HTTPReply, HTTPRequest
 
 JSON: TypeAlias = dict[str, Any]
@@ -63,13 +64,13 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     body["messages"] = messages
     if request.stream:
         body["stream"] = True
-    url = f"{deployment.base_url}/messages"
+    url = join(deployment.base_url, "/messages")
     if "raw-predict" in quirks:
         # Claude on Vertex: https://docs.claude.com/en/docs/build-with-claude/claude-on-vertex-ai
         verb = "streamRawPredict" if request.stream else "rawPredict"
-        url = f"{deployment.base_url}/models/{body.pop('model')}:{verb}"
+        url = join(deployment.base_url, f"/models/{body.pop('model')}:{verb}")
         body.setdefault("anthropic_version", "vertex-2023-10-16")
-    return HTTPRequest(url, deployment.static_headers, msgspec.json.encode(body))
+    return HTTPRequest(url, deployment.static_headers, written(body, request))
 
 
 def _joined(array: bytes, items: list[JSON], before: bool = False) -> bytes:
@@ -366,7 +367,9 @@ def encode_reply(reply: Reply) -> JSON:
                 made = text
             content.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": made})
     raw = reply.raw_finish_reason
-    word = raw if raw and FINISH.get(raw, "unknown") == reply.finish_reason else _WORDS.get(reply.finish_reason)
+    meant = FINISH.get(raw, "unknown") if raw else None
+    known = meant == reply.finish_reason or (meant == "stop" and reply.finish_reason == "tool_calls")
+    word = raw if known else _WORDS.get(reply.finish_reason)
     body: JSON = {
         "id": reply.id or "msg_0",
         "type": "message",

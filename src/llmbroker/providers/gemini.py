@@ -18,8 +18,9 @@ from llmbroker.messages import Assistant, Audio, Block, Call, File, Image, Part,
 from llmbroker.providers.base import Deployment, Dialect, Mend
 from llmbroker.providers.gemini_params import Family, family, openapi_schema, put_params
 from llmbroker.providers.gemini_stream import FINISH, Decoder, decode
-from llmbroker.providers.params import note
+from llmbroker.providers.params import note, written
 from llmbroker.providers.refusal import decode_error
+from llmbroker.providers.urls import join
 from llmbroker.wire import HTTPRequest
 
 JSON: TypeAlias = dict[str, Any]
@@ -66,7 +67,7 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     body["contents"] = msgspec.Raw(contents)
     verb = "streamGenerateContent?alt=sse" if request.stream else "generateContent"
     model = deployment.model if "/" in deployment.model else f"models/{deployment.model}"
-    return HTTPRequest(f"{deployment.base_url}/{model}:{verb}", deployment.static_headers, msgspec.json.encode(body))
+    return HTTPRequest(join(deployment.base_url, f"/{model}:{verb}"), deployment.static_headers, written(body, request))
 
 
 def _before(array: bytes, item: JSON) -> bytes:
@@ -250,7 +251,8 @@ def _result(result: Result, has_id: bool, media: bool, beside: list[JSON]) -> JS
 
 _MEDIA = {
     "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif",
-    "heic": "image/heic", "pdf": "application/pdf", "mp4": "video/mp4", "mp3": "audio/mp3", "wav": "audio/wav", "txt": "text/plain",
+    "heic": "image/heic", "pdf": "application/pdf", "mp4": "video/mp4", "mp3": "audio/mp3", "wav": "audio/wav",
+    "txt": "text/plain",
 }  # fmt: skip
 
 
@@ -306,7 +308,8 @@ def encode_reply(reply: Reply) -> JSON:
                 made = text
             parts.append({"functionCall": {"id": call["id"], "name": function["name"], "args": made}})
     raw = reply.raw_finish_reason
-    known = raw is not None and FINISH.get(raw, "unknown") == reply.finish_reason
+    meant = FINISH.get(raw, "unknown") if raw else None
+    known = meant == reply.finish_reason or (meant == "stop" and reply.finish_reason == "tool_calls")
     candidate: JSON = {"content": {"role": "model", "parts": parts}, "index": 0}
     word = raw if known else _WORDS[reply.finish_reason]
     if reply.refusal:

@@ -95,8 +95,8 @@ _TOP: Mapping[str, str] = {
 }
 _IMPOSSIBLE = frozenset(
     {
-        "logit_bias", "user", "metadata", "store", "repetition_penalty", "parallel_tool_calls", "prediction", "verbosity", "audio",
-        "safety_identifier", "prompt_cache_key",
+        "logit_bias", "user", "metadata", "store", "repetition_penalty", "parallel_tool_calls", "prediction", "verbosity",
+        "audio", "safety_identifier", "prompt_cache_key",
     }
 )  # fmt: skip
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
@@ -178,8 +178,8 @@ def _put_thinking(config: JSON, params: JSON, deployment: Deployment) -> None:
 _KEPT = frozenset(
     {
         "type", "format", "title", "description", "nullable", "enum", "items", "properties", "required", "anyOf", "minItems",
-        "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minimum", "maximum", "pattern", "default", "example",
-        "propertyOrdering",
+        "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minimum", "maximum", "pattern", "default",
+        "example", "propertyOrdering",
     }
 )  # fmt: skip
 _DEEPEST = 24
@@ -202,24 +202,8 @@ def _openapi(schema: Any, defs: JSON, seen: tuple[str, ...], depth: int) -> JSON
         if name in seen or name not in defs:
             return {"type": "object"}
         return _openapi({**defs[name], **{k: v for k, v in schema.items() if k != "$ref"}}, defs, (*seen, name), depth + 1)
-    out = {key: value for key, value in schema.items() if key in _KEPT}
-    options = schema.get("anyOf") or schema.get("oneOf")
-    kinds = schema.get("type")
-    if isinstance(kinds, list):
-        real = [kind for kind in kinds if kind != "null"]
-        if len(real) < len(kinds):
-            out["nullable"] = True
-        out["type"] = real[0] if real else "string"
-        if len(real) > 1:
-            del out["type"]
-            options = [{"type": kind} for kind in real]
-    if isinstance(options, list):
-        real_options = [option for option in options if not (isinstance(option, dict) and option.get("type") == "null")]
-        if len(real_options) < len(options):
-            out["nullable"] = True
-        made = [_openapi(option, defs, seen, depth + 1) for option in real_options]
-        out.pop("anyOf", None)
-        out = {**out, **made[0]} if len(made) == 1 else {**out, "anyOf": made}
+    out = {key: value for key, value in schema.items() if key in _KEPT and key not in ("type", "anyOf")}
+    _put_type(out, schema, defs, seen, depth)
     if "const" in schema:
         out["enum"] = [schema["const"]]
     if "enum" in out:
@@ -232,3 +216,21 @@ def _openapi(schema: Any, defs: JSON, seen: tuple[str, ...], depth: int) -> JSON
     if out.get("format") not in (None, "enum", "date-time", "int32", "int64", "float", "double"):
         del out["format"]
     return out
+
+
+def _put_type(out: JSON, schema: JSON, defs: JSON, seen: tuple[str, ...], depth: int) -> None:
+    """Place a type, or several as alternatives; null among them becomes ``nullable``."""
+    kinds = schema.get("type")
+    options = schema.get("anyOf") or schema.get("oneOf") or []
+    if isinstance(kinds, list):
+        options = [{**schema, "type": kind, "anyOf": None, "oneOf": None} for kind in kinds]
+    elif kinds is not None:
+        out["type"] = kinds
+    real = [option for option in options if not (isinstance(option, dict) and option.get("type") == "null")]
+    if len(real) < len(options):
+        out["nullable"] = True
+    made = [_openapi(option, defs, seen, depth + 1) for option in real]
+    if len(made) == 1:
+        out.update(made[0])
+    elif made:
+        out["anyOf"] = made

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import msgspec
@@ -60,8 +61,9 @@ _UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED", "
 # The numbers of the Vertex API, which writes enums as integers when asked to (``$alt=json;enum-encoding=int``):
 # https://cloud.google.com/vertex-ai/docs/reference/rpc/google.cloud.aiplatform.v1#finishreason
 _FINISH_NUMBERS = (
-    "", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL",
-    "MODEL_ARMOR", "IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "IMAGE_OTHER", "UNEXPECTED_TOOL_CALL", "NO_IMAGE",
+    "", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII",
+    "MALFORMED_FUNCTION_CALL", "MODEL_ARMOR", "IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "IMAGE_OTHER",
+    "UNEXPECTED_TOOL_CALL", "NO_IMAGE",
 )  # fmt: skip
 _BLOCK_NUMBERS = ("", "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "MODEL_ARMOR", "IMAGE_SAFETY", "JAILBREAK")
 
@@ -114,7 +116,7 @@ class _OpenCall:
         if not path:
             raise ValueError(f"the path {piece['jsonPath']!r} names nothing")
         spot = self.args
-        for step, following in zip(path, path[1:], strict=False):
+        for step, following in pairwise(path):
             inner = self._at(spot, step)
             if inner is None:
                 inner = [] if isinstance(following, int) else {}
@@ -184,6 +186,7 @@ class Decoder:
             self._started = True
             out.append(Started(body.get("modelVersion"), body.get("responseId")))
         raw = body.get("usageMetadata")
+        # The counts of a chunk belong together: those of the last one add up to its total, a mixture would not.
         usage = usage_of(raw) if isinstance(raw, dict) else None
         if usage is not None:
             out.append(UsageReport(usage))
@@ -281,6 +284,6 @@ def decode(body: JSON, deployment: Deployment) -> list[Event]:
     """
     state = Decoder(deployment)
     out: list[Event] = []
-    for chunk in body["chunks"] if "chunks" in body else [body]:
+    for chunk in body.get("chunks", [body]):
         out += state.chunk(chunk)
     return out if state.done else out + state.kept()
