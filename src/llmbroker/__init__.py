@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmbroker.catalog import LLMConfig
+    from llmbroker.client import AsyncDirectClient, AsyncStream, DirectClient, DirectResult, Stream
     from llmbroker.errors import (
         AuthError,
         BadRequestError,
@@ -40,21 +41,32 @@ if TYPE_CHECKING:
         UnsupportedFeatureError,
     )
     from llmbroker.exchange import Reply, Usage, fold
+    from llmbroker.loop import Transcript, arun_tool_loop, run_tool_loop
     from llmbroker.messages import repair, validate
 
 __version__ = "0.1.0"
 
 # Where a public name lives; those that are not named here are in `errors`.
 _ROOM_OF = {
+    "AsyncDirectClient": "client",
+    "AsyncStream": "client",
+    "DirectClient": "client",
+    "DirectResult": "client",
     "LLMConfig": "catalog",
     "Reply": "exchange",
+    "Stream": "client",
+    "Transcript": "loop",
     "Usage": "exchange",
+    "arun_tool_loop": "loop",
     "fold": "exchange",
     "repair": "messages",
+    "run_tool_loop": "loop",
     "validate": "messages",
 }
 
 __all__ = [
+    "AsyncDirectClient",
+    "AsyncStream",
     "AuthError",
     "BadRequestError",
     "BillingError",
@@ -62,6 +74,8 @@ __all__ = [
     "ConnectionFailedError",
     "ContentFilterError",
     "ContextWindowError",
+    "DirectClient",
+    "DirectResult",
     "InvalidProviderResponseError",
     "InvalidRequestError",
     "LLMBrokerError",
@@ -78,14 +92,18 @@ __all__ = [
     "Reply",
     "ServerError",
     "StoreError",
+    "Stream",
     "StreamInterruptedError",
     "ToolLoopLimitError",
+    "Transcript",
     "UnknownCallError",
     "UnknownModelError",
     "UnsupportedFeatureError",
     "Usage",
+    "arun_tool_loop",
     "fold",
     "repair",
+    "run_tool_loop",
     "validate",
 ]
 
