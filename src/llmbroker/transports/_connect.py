@@ -12,7 +12,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from llmbroker.errors import LLMBrokerError, LLMTimeoutError
-from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
 from llmbroker.transports._threads import ThreadJob, pause
 
@@ -111,33 +110,19 @@ class Connection:
 
     def tunnel(self, end: float) -> None:
         """Ask the proxy for a way to the server."""
-        proxy, target = self.target.proxy, self.target
-        assert proxy is not None
-        where = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
-        lines = [f"CONNECT {where} HTTP/1.1", f"host: {where}"]
-        if proxy.authorization:
-            lines.append(f"proxy-authorization: {proxy.authorization}")
         self._sock.settimeout(max(0.001, end - monotonic()))
-        self._sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
-        data = b""
-        while (found := http1.head_end(data)) is None:
-            if len(data) > http1.MAX_HEADERS:
-                raise _target.not_connected(target, "the proxy's answer does not end")
-            left = end - monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._sock.settimeout(left)
-            more = self._sock.recv(READ)
-            if not more:
-                raise _target.not_connected(target, "the proxy closed the connection")
-            data += more
-        try:
-            status = http1.parse_head(data[: found[0]]).status
-        except http1.NotHTTP:
-            raise _target.not_connected(target, "the proxy does not speak HTTP") from None
-        if not 200 <= status < 300:
-            hint = " (it wants a user and password in its URL)" if status == 407 else ""
-            raise _target.not_connected(target, f"the proxy answered with status {status}{hint}")
+        self._sock.sendall(_target.connect_message(self.target))
+        data = self._before(end)
+        while not _target.connected(self.target, data):
+            more = self._before(end)
+            data = data + more if more else b""
+
+    def _before(self, end: float) -> bytes:
+        left = end - monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._sock.recv(READ)
 
     def secure(self, context: ssl.SSLContext, end: float) -> None:
         """Speak TLS from here on."""
@@ -233,14 +218,12 @@ def _resolve(host: str, port: int, end: float) -> list[Any]:
     if isinstance(outcome[0], Exception):
         raise outcome[0]
     found: list[Any] = outcome[0]
-    first = [entry for entry in found if entry[0] == found[0][0]]
-    other = [entry for entry in found if entry[0] != found[0][0]]
-    return [entry for pair in zip(first, other, strict=False) for entry in pair] + first[len(other) :] + other[len(first) :]
+    return found
 
 
 def _race(addresses: list[Any], end: float, job: ThreadJob[Any] | None) -> socket.socket:
     """Connect to the first address that answers, giving each a head start over the next."""
-    waiting = list(addresses)
+    waiting = _target.interleaved(addresses)
     pending: list[socket.socket] = []
     fault = OSError(errno.EADDRNOTAVAIL, "the name has no address")
     start = 0.0
@@ -268,7 +251,7 @@ def _race(addresses: list[Any], end: float, job: ThreadJob[Any] | None) -> socke
             for sock, code in done:
                 pending.remove(sock)
                 if not code:
-                    _tune(sock)
+                    tune(sock)
                     return sock
                 fault = OSError(code, os.strerror(code))
                 sock.close()
@@ -278,11 +261,17 @@ def _race(addresses: list[Any], end: float, job: ThreadJob[Any] | None) -> socke
             sock.close()
 
 
-def _tune(sock: socket.socket) -> None:
+def tune(sock: socket.socket) -> None:
+    """Set the options of a fresh connection."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):  # an answer may take minutes: keep middle boxes from forgetting the connection
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+
+
+def is_ready(sock: Any) -> bool:
+    """Whether something, bytes or the end, can be read without waiting."""
+    return bool(_ready([sock], 0.0, write=False))
 
 
 def _ready(socks: list[socket.socket], timeout: float, *, write: bool) -> list[socket.socket]:

@@ -20,15 +20,19 @@ MAX_BODY = 32 * 1024 * 1024
 MAX_HEADERS = 64 * 1024
 
 
-class NotHTTP(ValueError):
+class WireError(Exception):
+    """The root of the three faults below."""
+
+
+class NotHTTP(WireError):
     """The bytes are not what the protocol allows here."""
 
 
-class TooLarge(ValueError):
+class TooLarge(WireError):
     """Headers or body are over the port's limit."""
 
 
-class Truncated(ValueError):
+class Truncated(WireError):
     """The connection ended before the body did."""
 
 
@@ -171,25 +175,25 @@ class Body(Protocol):
 class Sized:
     """A body of known length."""
 
-    __slots__ = ("_left", "done", "rest")
+    __slots__ = ("done", "left", "rest")
 
     def __init__(self, length: int) -> None:
-        self._left = length
+        self.left = length
         self.done = length == 0
         self.rest = b""
 
     def feed(self, data: bytes) -> bytes:
         """Return the payload in these bytes."""
-        if len(data) > self._left:
-            data, self.rest = data[: self._left], data[self._left :]
-        self._left -= len(data)
-        self.done = self._left == 0
+        if len(data) > self.left:
+            data, self.rest = data[: self.left], data[self.left :]
+        self.left -= len(data)
+        self.done = self.left == 0
         return data
 
     def eof(self) -> None:
         """The connection ended: too early, if anything is left."""
         if not self.done:
-            raise Truncated(f"{self._left} bytes of the body are missing")
+            raise Truncated(f"{self.left} bytes of the body are missing")
 
 
 class UntilClose:
@@ -307,12 +311,6 @@ def body_of(head: Head, method: str, max_headers: int = MAX_HEADERS) -> Body:
     return Sized(int(length))
 
 
-def reusable(head: Head, body: Body) -> bool:
-    """Whether the connection can carry another request after this answer."""
-    both = "transfer-encoding" in head.headers and "content-length" in head.headers
-    return head.keep_alive and body.done and not body.rest and not both and not isinstance(body, UntilClose)
-
-
 class Unpack:
     """Undo content encodings piece by piece and hold the whole to a size.
 
@@ -380,8 +378,117 @@ class Unpack:
             raise Truncated("the packed body is cut")
 
 
-def decoded_headers(headers: dict[str, str]) -> dict[str, str]:
-    """Return the fields that are true of the unpacked body."""
-    if "content-encoding" in headers:
-        return {k: v for k, v in headers.items() if k not in ("content-encoding", "content-length")}
-    return headers
+# -- the whole answer ----------------------------------------------------------------------------------------------------
+
+
+class Answer:
+    """Reads one answer out of the bytes of a connection.
+
+    Args:
+        method: of the request; HEAD has no body.
+        max_headers: bytes of the head, interim answers (1xx) included.
+        max_body: bytes of the unpacked body.
+
+    Attributes:
+        head: the final head, once it is there.
+        done: the answer is complete.
+    """
+
+    __slots__ = ("_body", "_buffer", "_max_body", "_max_headers", "_method", "_passed", "_unpack", "done", "head")
+
+    def __init__(self, method: str, max_headers: int = MAX_HEADERS, max_body: int = MAX_BODY) -> None:
+        self._method = method
+        self._max_headers = max_headers
+        self._max_body = max_body
+        self._buffer = b""
+        self._passed = 0
+        self._body: Body = UntilClose()
+        self._unpack: Unpack | None = None
+        self.head: Head | None = None
+        self.done = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the payload that these bytes complete, unpacked; ``b""`` while the head is not there.
+
+        Raises:
+            NotHTTP: the bytes are no answer.
+            TooLarge: head or body are over the limit.
+            Truncated: packed data is cut.
+        """
+        if self._unpack is None:
+            rest = self._read_head(data)
+            if rest is None or self._unpack is None:
+                return b""
+            data = rest
+        out = self._unpack.feed(self._body.feed(data))
+        if self._body.done:
+            self._end()
+        return out
+
+    def _read_head(self, data: bytes) -> bytes | None:
+        searched = len(self._buffer)
+        data = self._buffer + data if self._buffer else data
+        while True:
+            end = head_end(data, searched)
+            if self._passed + (end[0] if end else len(data)) > self._max_headers:
+                raise TooLarge(f"its headers have more than {self._max_headers:,} bytes")
+            if end is None:
+                if not data.startswith(b"HTTP/"[: len(data)]):
+                    raise NotHTTP("the answer does not begin with an HTTP status line")
+                self._buffer = data
+                return None
+            head = parse_head(data[: end[0]])
+            self._passed += end[1]
+            data = data[end[1] :]
+            searched = 0
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                raise NotHTTP("the server changed the protocol, which was not asked for")
+        self._buffer = b""
+        self._body = body_of(head, self._method, self._max_headers)
+        encoding = head.headers.get("content-encoding")
+        self._unpack = Unpack(encoding, self._max_body)
+        if encoding is not None:
+            fields = {k: v for k, v in head.headers.items() if k not in ("content-encoding", "content-length")}
+            head = head._replace(headers=fields, keep_alive=head.keep_alive and not _contradicts(head))
+        elif _contradicts(head):
+            head = head._replace(keep_alive=False)
+        self.head = head
+        if isinstance(self._body, Sized) and self._body.left > self._max_body:
+            raise TooLarge(f"the body has more than {self._max_body:,} bytes")
+        return data
+
+    def _end(self) -> None:
+        assert self._unpack is not None
+        self._unpack.end()
+        self.done = True
+
+    def eof(self) -> bytes:
+        """The connection ended: there is no more payload.
+
+        Raises:
+            Truncated: before the answer did.
+        """
+        if self.head is None:
+            raise Truncated("its headers do not end")
+        self._body.eof()
+        if not self.done:
+            self._end()
+        return b""
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection can carry another request: the end is certain and nothing came after it."""
+        return (
+            self.done
+            and self.head is not None
+            and self.head.keep_alive
+            and not self._body.rest
+            and not isinstance(self._body, UntilClose)
+        )
+
+
+def _contradicts(head: Head) -> bool:
+    """Length and chunks at once: what comes next on this connection cannot be trusted (RFC 9112, 6.3)."""
+    return "transfer-encoding" in head.headers and "content-length" in head.headers

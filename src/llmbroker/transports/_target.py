@@ -11,7 +11,7 @@ import ipaddress
 import os
 import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from llmbroker.errors import (
@@ -22,7 +22,8 @@ from llmbroker.errors import (
     LLMBrokerError,
     LLMTimeoutError,
 )
-from llmbroker.transports._http1 import NotHTTP, TooLarge, Truncated
+from llmbroker.transports._http1 import MAX_HEADERS, TooLarge, Truncated, WireError, head_end, parse_head, request_head
+from llmbroker.wire import HTTPRequest
 
 _SAFE = "!#$%&'()*+,/:;=?@[]~"
 
@@ -180,6 +181,81 @@ def read_target(url: str, proxies: Proxies) -> Target:
     return Target((parts.scheme, host, port), tls, host, port, host_field, path, _basic(parts.username, parts.password), proxy)
 
 
+class Targets:
+    """Remembers where URLs lead: a program uses few of them, many times. ``proxies``: None reads the environment."""
+
+    def __init__(self, proxies: Proxies | None = None) -> None:
+        self._proxies = proxies if proxies is not None else Proxies.from_environment()
+        self._known: dict[str, Target] = {}
+
+    def find(self, url: str) -> Target:
+        """Return where the URL leads; raises as ``read_target`` does."""
+        target = self._known.get(url)
+        if target is None:
+            target = read_target(url, self._proxies)
+            if len(self._known) >= 256:
+                self._known.clear()
+            self._known[url] = target
+        return target
+
+
+# -- bytes that depend on the way ----------------------------------------------------------------------------------------
+
+
+def message(target: Target, request: HTTPRequest) -> bytes:
+    """Return the request as bytes, head and body in one piece: one system call, one packet where it fits."""
+    path = target.path
+    more: tuple[str, ...] = ()
+    if target.proxy is not None and not target.tls:
+        path = f"http://{target.host_field}{path}"
+        if target.proxy.authorization:
+            more = (f"proxy-authorization: {target.proxy.authorization}",)
+    headers: Mapping[str, str] = request.headers
+    if target.authorization and not any(name.lower() == "authorization" for name in headers):
+        headers = {**headers, "authorization": target.authorization}
+    return request_head(request.method, path, target.host_field, headers, len(request.body), more) + request.body
+
+
+def connect_message(target: Target) -> bytes:
+    """Return what asks a proxy for a way to the server."""
+    where = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
+    lines = [f"CONNECT {where} HTTP/1.1", f"host: {where}"]
+    if target.proxy is not None and target.proxy.authorization:
+        lines.append(f"proxy-authorization: {target.proxy.authorization}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def connected(target: Target, data: bytes) -> bool:
+    """Whether the proxy has opened the way, after these bytes; False: it says more.
+
+    Raises:
+        ConnectionFailedError: it refuses, or does not speak HTTP.
+    """
+    if not data:
+        raise not_connected(target, "the proxy closed the connection")
+    found = head_end(data)
+    if found is None:
+        if len(data) > MAX_HEADERS:
+            raise not_connected(target, "the proxy's answer does not end")
+        return False
+    try:
+        status = parse_head(data[: found[0]]).status
+    except WireError:
+        raise not_connected(target, "the proxy does not speak HTTP") from None
+    if not 200 <= status < 300:
+        more = " (it wants a user and password in its URL)" if status == 407 else ""
+        raise not_connected(target, f"the proxy answered with status {status}{more}")
+    return True
+
+
+def interleaved(addresses: list[Any]) -> list[Any]:
+    """Order addresses so that the families take turns (RFC 8305): one that is broken costs one wait, not all."""
+    first = [entry for entry in addresses if entry[0] == addresses[0][0]]
+    other = [entry for entry in addresses if entry[0] != addresses[0][0]]
+    turns = [entry for pair in zip(first, other, strict=False) for entry in pair]
+    return turns + first[len(other) :] + other[len(first) :]
+
+
 # -- the words for faults ------------------------------------------------------------------------------------------------
 
 
@@ -223,15 +299,13 @@ def broken(target: Target, why: str, *, sent: bool = True) -> ConnectionFailedEr
     return ConnectionFailedError(f"The connection to {place(target)} broke: {why}.", sent=sent)
 
 
-def unreadable(target: Target, why: ValueError) -> LLMBrokerError:
+def unreadable(target: Target, why: WireError) -> LLMBrokerError:
     """Turn a fault of the protocol into the library's error."""
     if isinstance(why, Truncated):
         return broken(target, f"the answer was cut, {why}")
     if isinstance(why, TooLarge):
         return InvalidProviderResponseError(f"The answer of {place(target)} is too large: {why}.")
-    if isinstance(why, NotHTTP):
-        return InvalidProviderResponseError(f"The answer of {place(target)} cannot be read: {why}.")
-    return InvalidProviderResponseError(f"The answer of {place(target)} cannot be read.")
+    return InvalidProviderResponseError(f"The answer of {place(target)} cannot be read: {why}.")
 
 
 # -- certificates --------------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmbroker import io
-from llmbroker.errors import LLMBrokerError
 from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
 from llmbroker.transports._connect import Connection, connect
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     import ssl
 
 T = TypeVar("T")
-READ = 128 * 1024
+MAX_DRAIN = 16 * 1024  # what a stream that is closed early may still hold without its connection being cut
 
 
 class _State:
@@ -93,8 +92,7 @@ class BlockingIO:
         self._pool = pool
         self._idle_seconds = idle_seconds
         self._verify = verify
-        self._proxies = proxies if proxies is not None else _target.Proxies.from_environment()
-        self._targets: dict[str, _target.Target] = {}
+        self._targets = _target.Targets(proxies)
         self._state = _State()
         self._finalizer = weakref.finalize(self, self._state.close)
 
@@ -107,13 +105,9 @@ class BlockingIO:
 
             return local.send(request, deadline, monotonic)
         stream = self._exchange(request, deadline)
-        try:
-            parts = []
-            while part := stream.take(deadline):
-                parts.append(part)
-        except BaseException:
-            stream.cut()
-            raise
+        parts = []
+        while part := stream.take(deadline):
+            parts.append(part)
         return HTTPReply(stream.status, stream.headers, parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def open(self, request: HTTPRequest, deadline: float | None = None) -> io.ByteStream:
@@ -126,12 +120,12 @@ class BlockingIO:
 
     def _exchange(self, request: HTTPRequest, deadline: float | None) -> Stream:
         """Send the request, read the head of the answer."""
-        target = self._targets.get(request.url) or self._find(request.url)
+        target = self._targets.find(request.url)
         state = self._own_state()
         job = current_job()
         if deadline is not None and deadline <= monotonic():
             raise _target.timed_out(target, sent=False)
-        message = _message(target, request)
+        message = _target.message(target, request)
         while True:
             if job is not None:
                 job.check()
@@ -140,63 +134,45 @@ class BlockingIO:
             if line is None:
                 line = connect(target, deadline, self.timeout_connect, self._verify, job)
             try:
-                if job is not None:
-                    job.hold(line)
-                if kept:
-                    line.mark()
-                fault = line.write(message, deadline)
-                first = b"" if fault is not None and line.untouched else line.read(deadline)
-                if not first:
-                    if kept and line.unseen():
-                        _drop(line, job)
-                        continue
-                    raise _target.broken(target, fault or "the server closed it without an answer", sent=not line.untouched)
-                return self._head(state, line, request.method, first, deadline, job)
-            except BaseException:
+                stream = self._attempt(state, line, kept, request.method, message, deadline, job)
+            except BaseException as error:
                 _drop(line, job)
                 if job is not None:
                     job.check()
+                if isinstance(error, http1.WireError):
+                    raise _target.unreadable(target, error) from None
                 raise
+            if stream is not None:
+                return stream
+            _drop(line, job)
 
-    def _head(
-        self, state: _State, line: Connection, method: str, data: bytes, deadline: float | None, job: ThreadJob[Any] | None
-    ) -> Stream:
-        """Read the head; interim answers (1xx) are read over."""
-        allowed = self.max_headers
-        try:
-            while True:
-                searched = 0
-                while (end := http1.head_end(data, searched)) is None:
-                    if len(data) > allowed:
-                        raise http1.TooLarge(f"its headers have more than {self.max_headers:,} bytes")
-                    if not data.startswith(b"HTTP/"[: len(data)]):
-                        raise http1.NotHTTP("the answer does not begin with an HTTP status line")
-                    searched = len(data)
-                    more = line.read(deadline)
-                    if not more:
-                        raise http1.Truncated("its headers do not end")
-                    data += more
-                if end[0] > allowed:
-                    raise http1.TooLarge(f"its headers have more than {self.max_headers:,} bytes")
-                head = http1.parse_head(data[: end[0]])
-                allowed -= end[1]
-                data = data[end[1] :]
-                if head.status >= 200:
-                    break
-                if head.status == 101:
-                    raise http1.NotHTTP("the server changed the protocol, which was not asked for")
-            body = http1.body_of(head, method, self.max_headers)
-            unpack = http1.Unpack(head.headers.get("content-encoding"), self.max_body)
-        except ValueError as error:
-            raise _target.unreadable(line.target, error) from None
-        return Stream(self, state, line, head, body, unpack, data, job)
-
-    def _find(self, url: str) -> _target.Target:
-        target = _target.read_target(url, self._proxies)
-        if len(self._targets) >= 256:
-            self._targets.clear()
-        self._targets[url] = target
-        return target
+    def _attempt(
+        self,
+        state: _State,
+        line: Connection,
+        kept: bool,
+        method: str,
+        message: bytes,
+        deadline: float | None,
+        job: ThreadJob[Any] | None,
+    ) -> Stream | None:
+        """Write the request, read up to the end of the head; None: it must be sent again (see above)."""
+        if job is not None:
+            job.hold(line)
+        if kept:
+            line.mark()
+        fault = line.write(message, deadline)
+        data = b"" if fault is not None and line.untouched else line.read(deadline)
+        if not data:
+            if kept and line.unseen():
+                return None
+            raise _target.broken(line.target, fault or "the server closed it without an answer", sent=not line.untouched)
+        answer = http1.Answer(method, self.max_headers, self.max_body)
+        out = answer.feed(data)
+        while answer.head is None:
+            data = line.read(deadline)
+            out = answer.feed(data) if data else answer.eof()
+        return Stream(self, state, line, answer, out, job)
 
     # -- connections --
 
@@ -221,10 +197,10 @@ class BlockingIO:
             line.close()
         return None
 
-    def release(self, state: _State, line: Connection, head: http1.Head) -> None:
-        """Take a connection back whose answer was read to its end."""
+    def release(self, state: _State, line: Connection, hint: str | None) -> None:
+        """Take a connection back whose answer was read to its end. ``hint``: the answer's Keep-Alive field."""
         seconds = self._idle_seconds
-        if (hint := head.headers.get("keep-alive")) is not None:
+        if hint is not None:
             seconds = min(seconds, http1.keep_alive_seconds(hint))
         idle = state.idle.setdefault(line.target.key, [])
         line.rest(seconds)
@@ -312,48 +288,23 @@ def _drop(line: Connection, job: ThreadJob[Any] | None) -> None:
     line.close()
 
 
-def _message(target: _target.Target, request: HTTPRequest) -> bytes:
-    """The request as bytes, head and body in one piece: one system call, one packet."""
-    path = target.path
-    more: tuple[str, ...] = ()
-    if target.proxy is not None and not target.tls:
-        path = f"http://{target.host_field}{path}"
-        if target.proxy.authorization:
-            more = (f"proxy-authorization: {target.proxy.authorization}",)
-    headers: Mapping[str, str] = request.headers
-    if target.authorization and not any(name.lower() == "authorization" for name in headers):
-        headers = {**headers, "authorization": target.authorization}
-    head = http1.request_head(request.method, path, target.host_field, headers, len(request.body), more)
-    return head + request.body
-
-
 class Stream:
     """An open answer of the blocking port."""
 
     def __init__(
-        self,
-        port: BlockingIO,
-        state: _State,
-        line: Connection,
-        head: http1.Head,
-        body: http1.Body,
-        unpack: http1.Unpack,
-        data: bytes,
-        job: ThreadJob[Any] | None,
+        self, port: BlockingIO, state: _State, line: Connection, answer: http1.Answer, out: bytes, job: ThreadJob[Any] | None
     ) -> None:
-        self.status = head.status
-        self.headers: Mapping[str, str] = http1.decoded_headers(head.headers)
-        self._head = head
+        assert answer.head is not None
+        self.status = answer.head.status
+        self.headers: Mapping[str, str] = answer.head.headers
         self._port = port
         self._state = state
         self._line: Connection | None = line
-        self._body = body
-        self._unpack = unpack
-        self._data = data
-        self._target = line.target
+        self._answer = answer
+        self._out = out
         if job is not None:
             job.hold(None)
-        if body.done:
+        if answer.done:
             self._end()
 
     async def read(self, deadline: float | None = None) -> bytes:
@@ -362,65 +313,62 @@ class Stream:
 
     def take(self, deadline: float | None) -> bytes:
         """The same, without a flow."""
-        while True:
-            line = self._line
-            if line is None:
-                return b""
+        if self._out:
+            out, self._out = self._out, b""
+            return out
+        answer, line = self._answer, self._line
+        while line is not None:
             job = current_job()
             try:
                 if job is not None:
                     job.hold(line)
-                data, self._data = self._data, b""
-                data = data or line.read(deadline)
+                data = line.read(deadline)
                 if job is not None:
                     job.hold(None)
                     job.check()
-                out = self._feed(data)
+                out = answer.feed(data) if data else answer.eof()
             except BaseException as error:
-                self.cut(job)
+                self._line = None
+                _drop(line, job)
                 if job is not None:
                     job.check()
-                if isinstance(error, ValueError) and not isinstance(error, LLMBrokerError):
-                    raise _target.unreadable(self._target, error) from None
+                if isinstance(error, http1.WireError):
+                    raise _target.unreadable(line.target, error) from None
                 raise
+            if answer.done:
+                self._end()
+                line = None
             if out:
                 return out
-
-    def _feed(self, data: bytes) -> bytes:
-        if data:
-            out = self._unpack.feed(self._body.feed(data))
-        else:
-            out = b""
-            self._body.eof()
-        if self._body.done:
-            self._unpack.end()
-            self._end()
-        return out
+        return b""
 
     def _end(self) -> None:
         line, self._line = self._line, None
-        assert line is not None
-        if http1.reusable(self._head, self._body) and not self._data:
-            self._port.release(self._state, line, self._head)
-        else:
-            line.close()
+        if line is not None:
+            if self._answer.reusable:
+                self._port.release(self._state, line, self.headers.get("keep-alive"))
+            else:
+                line.close()
 
-    def cut(self, job: ThreadJob[Any] | None = None) -> None:
+    def cut(self) -> None:
         """Close the connection."""
         line, self._line = self._line, None
-        if job is not None:
-            job.hold(None)
         if line is not None:
             line.close()
 
     async def close(self) -> None:
         """Give the connection back if the answer's end has arrived, else cut it."""
-        try:
-            if self._line is not None and (data := self._line.read_now()):
-                self._feed(data)
-        except (ValueError, OSError):
-            pass
-        self.cut()
+        self._out = b""
+        if self._line is not None:
+            try:
+                while not self._answer.done and (data := self._line.read_now()):
+                    if len(self._answer.feed(data)) > MAX_DRAIN:
+                        break
+            except http1.WireError:
+                pass
+            if self._answer.done:
+                self._end()
+            self.cut()
 
     def __del__(self) -> None:
         """A stream that was forgotten gives its connection up."""
