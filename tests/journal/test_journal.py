@@ -145,6 +145,15 @@ def test_old_rows_go_in_small_batches_on_later_writes_and_none_at_the_start(data
     assert kept == [451, 251, 51, 1]
 
 
+@pytest.mark.parametrize("second", [-20_000 * 86400, 20_000 * 86400], ids=["long ago", "far ahead"])
+def test_a_clock_that_is_wrong_deletes_nothing(database: Path, clock: Clock, second: float) -> None:
+    journal = journal_on(open_store(database), clock)
+    journal.record(make_call(0))
+    for n in range(300):
+        journal.record(make_call(second + n))
+    assert len(journal.calls(limit=1000)) == 301
+
+
 def test_without_retention_nothing_is_deleted(database: Path, clock: Clock) -> None:
     store = open_store(database)
     store.record([make_call(-4000 * 86400)])
@@ -308,6 +317,15 @@ def test_closing_leaves_what_still_waits_in_a_file_that_the_next_journal_writes(
     following.record(make_call(9, operation="9"))
     assert operations(following) == ["0", "1", "2", "9"]
     assert list(database.parent.glob("*-spool-*")) == []
+
+
+def test_reading_alone_also_finds_what_a_dead_process_left(database: Path, clock: Clock) -> None:
+    store = Failing(database)
+    store.reason = "locked"
+    journal = journal_on(store, clock)
+    journal.record(make_call(operation="left"))
+    journal.close()
+    assert operations(journal_on(open_store(database), clock)) == ["left"]
 
 
 def test_a_file_that_a_living_journal_owns_is_left_to_it(database: Path, clock: Clock) -> None:

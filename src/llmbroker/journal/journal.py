@@ -113,8 +113,10 @@ class Journal:
             if self._try(rows):
                 self._written += len(rows)
                 self._unpruned += len(rows)
-                if self._unpruned >= PRUNE_EVERY_ROWS or not self._adopted:
-                    self._housekeeping()
+                if not self._adopted:
+                    self._adopt()
+                if self._unpruned >= PRUNE_EVERY_ROWS:
+                    self._housekeeping(rows[-1].ts)
             return
         for row in rows:
             self._spool.put(row)
@@ -166,21 +168,34 @@ class Journal:
         self._written += before - len(self._spool)
         return len(self._spool) == 0
 
-    def _housekeeping(self) -> None:
-        """Adopt rows that a dead process left, delete a batch of old ones."""
+    def _adopt(self) -> None:
+        """Write rows that a dead process left beside the store."""
+        assert self.store is not None
+        if self._adopted:
+            return
+        self._adopted = True
+        try:
+            found = self._spool.adopt(self._store_rows)
+        except Exception as error:  # noqa: BLE001 - their file stays where it is, for who comes next
+            log.debug("rows left beside %s were not read: %s", self.store.where, error)
+        else:
+            if found:
+                log.info("%d rows that an earlier process could not write were added to %s", found, self.store.where)
+
+    def _housekeeping(self, latest: datetime) -> None:
+        """Delete a batch of old rows.
+
+        A row is old as seen from the newest row or from now, whichever is earlier: a clock that jumps ahead deletes nothing,
+        nor does a program that lives in a time of its own.
+        """
         assert self.store is not None
         try:
-            if not self._adopted:
-                self._adopted = True
-                found = self._spool.adopt(self._store_rows)
-                if found:
-                    log.info("%d rows that an earlier process could not write were added to %s", found, self.store.where)
-            if self._unpruned >= PRUNE_EVERY_ROWS:
-                self._unpruned = 0
-                if self._retention is not None and self._clock() >= self._next_prune:
-                    gone = self.store.prune(utc(self._wall()) - self._retention, batch=PRUNE_BATCH)
-                    if gone < PRUNE_BATCH:
-                        self._next_prune = self._clock() + PRUNE_PAUSE
+            self._unpruned = 0
+            if self._retention is not None and self._clock() >= self._next_prune:
+                now = min(utc(self._wall()), latest)
+                gone = self.store.prune(now - self._retention, batch=PRUNE_BATCH)
+                if gone < PRUNE_BATCH:
+                    self._next_prune = self._clock() + PRUNE_PAUSE
         except Exception as error:  # noqa: BLE001 - it is tried again, and a store that is really broken refuses rows too
             log.debug("housekeeping of %s was put off: %s", self.store.where, error)
 
@@ -204,9 +219,10 @@ class Journal:
 
     def flush(self) -> bool:
         """Try now to write what waits; return whether nothing waits any more."""
-        if self.store is None or (not self._queue and len(self._spool) == 0 and self._failure is None):
+        if self.store is None or (self._adopted and not self._queue and len(self._spool) == 0 and self._failure is None):
             return True
         with self._lock:
+            self._adopt()
             for row in iter(self._take, []):
                 self._write(row)
             return len(self._spool) == 0 or self._drain()
