@@ -9,7 +9,6 @@ Source: https://platform.openai.com/docs/api-reference/chat
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, TypeAlias
 
 import msgspec
@@ -217,6 +216,8 @@ class _Writer:
         """Return a call's id; one server wants exactly nine letters and digits, made from any id the same way each time."""
         if "ids-of-nine" not in self._quirks or (len(call_id) == 9 and call_id.isalnum()):
             return call_id
+        import hashlib
+
         return hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
     def _result(self, result: Result, shown: list[JSON]) -> JSON:

@@ -198,8 +198,10 @@ class ChatDecoder:
 
     # -- a chunk or a body -----------------------------------------------------------------------------------------------
 
-    def take(self, body: JSON) -> list[Event]:
+    def take(self, body: JSON, whole: bool = False) -> list[Event]:
         """Decode one chunk, or a whole body.
+
+        Perplexity puts ``message`` and ``delta`` into every choice: a body is read by the first, a chunk by the second.
 
         Raises:
             ProviderError: it holds an error; an error outranks whatever stands beside it.
@@ -214,7 +216,7 @@ class ChatDecoder:
         if choice is not None:
             if choice.get("error"):
                 raise self._refused(choice)
-            self._choice(choice, out)
+            self._choice(choice, whole, out)
         elif choices is None and not body.get("usage") and (body.get("object") == "error" or body.get("detail")):
             raise self._refused(body)
         self._take_usage(body, choice, out)
@@ -229,11 +231,10 @@ class ChatDecoder:
             out.append(Started(model, made_by))
             self._started = (has_model or bool(model), has_id or bool(made_by))
 
-    def _choice(self, choice: JSON, out: list[Event]) -> None:
-        delta = choice.get("delta")
-        whole = not isinstance(delta, dict)
-        if whole:
-            delta = choice.get("message")
+    def _choice(self, choice: JSON, whole: bool, out: list[Event]) -> None:
+        delta = choice.get("message" if whole else "delta")
+        if not isinstance(delta, dict):
+            delta = choice.get("delta" if whole else "message")
         if isinstance(delta, dict):
             self._delta(delta, whole, out)
         elif isinstance(choice.get("text"), str):
@@ -426,4 +427,4 @@ def decode(body: JSON, deployment: Deployment) -> list[Event]:
         raise InvalidProviderResponseError(
             f"{deployment.provider.id} answered for {deployment.model} without any choice.", **deployment.facts()
         )
-    return decoder.take(body) + decoder._end()
+    return decoder.take(body, whole=True) + decoder._end()

@@ -6,7 +6,6 @@ address: what is unknown is refused here, before a key leaves.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -31,11 +30,8 @@ DIALECTS: dict[str, Dialect] = {
 
 def _with_own_file() -> list[Provider]:
     """Return the rows of providers that have a file of their own."""
-    found = []
-    for name in ("local",):
-        if importlib.util.find_spec(f"llmbroker.providers.{name}"):
-            found.append(importlib.import_module(f"llmbroker.providers.{name}").PROVIDER)
-    return found
+    names = [f"{__package__}.{name}" for name in ("local",)]
+    return [importlib.import_module(name).PROVIDER for name in names if importlib.util.find_spec(name)]
 
 
 PROVIDERS: dict[str, Provider] = {row.id: row for row in (*ROWS, *_with_own_file())}
@@ -83,6 +79,8 @@ def lookup(name: str) -> Provider:
     found = PROVIDERS.get(ALIASES.get(folded, folded))
     if found is not None:
         return found
+    import difflib
+
     near = difflib.get_close_matches(folded, [*PROVIDERS, *ALIASES], n=3, cutoff=0.6)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     raise InvalidRequestError(

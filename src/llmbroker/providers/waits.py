@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from llmbroker.providers.base import duration
 
@@ -21,15 +20,24 @@ def _clock(headers: Mapping[str, str]) -> float:
     return date if date is not None else datetime.now(UTC).timestamp()  # noqa: TID251 - an absolute time from a server without a clock
 
 
+_HTTP_DATE = re.compile(r"(\d{1,2})[ -](\w{3})[ -](\d{4}) (\d\d):(\d\d):(\d\d)")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
 def _date(text: str | None) -> float | None:
-    """Return epoch seconds out of an HTTP date or RFC 3339 time."""
+    """Return epoch seconds out of an HTTP date (always GMT) or an RFC 3339 time."""
     if not text:
         return None
     text = text.strip()
     try:
-        when = datetime.fromisoformat(text) if text[:4].isdigit() and "-" in text[:8] else parsedate_to_datetime(text)
+        found = _HTTP_DATE.search(text)
+        if found:
+            day, month, year, hour, minute, second = found.groups()
+            when = datetime(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=UTC)
+        else:
+            when = datetime.fromisoformat(text)
         return when.replace(tzinfo=when.tzinfo or UTC).timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
+    except (ValueError, OverflowError):
         return None
 
 
