@@ -1,0 +1,200 @@
+"""One request, checked, in no dialect: tools, tool choice, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from llmbroker.errors import InvalidRequestError
+from llmbroker.exchange.events import JSON
+from llmbroker.messages import History, check_text
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool as it is declared to a model. ``parameters`` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: JSON
+    strict: bool | None = None
+    cache: bool = False
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Which tools the model may, must or must not call: auto, none, required, or the one tool ``name``."""
+
+    mode: Literal["auto", "none", "required", "tool"]
+    name: str | None = None
+
+
+class ToolSet(list[JSON]):
+    """A checked list of tool declarations in OpenAI's shape, with the specs that it stands for.
+
+    It is a plain list to any caller that accepts ``tools=``; our own clients reuse the check and the encoding.
+    """
+
+    def __init__(self, tools: Sequence[Any]) -> None:
+        self.specs: tuple[ToolSpec, ...] = tuple(_tool_spec(tool, index) for index, tool in enumerate(tools))
+        names: set[str] = set()
+        for index, spec in enumerate(self.specs):
+            if spec.name in names:
+                raise InvalidRequestError(f"Two tools have the name {spec.name!r}.", argument=f"tools[{index}]")
+            names.add(spec.name)
+        self.by_name: dict[str, ToolSpec] = {spec.name: spec for spec in self.specs}
+        self.encoded: dict[str, msgspec.Raw] = {}
+        super().__init__(tools)
+
+
+def _tool_spec(tool: Any, index: int) -> ToolSpec:
+    where = f"tools[{index}]"
+    if not isinstance(tool, Mapping):
+        raise InvalidRequestError(f"A tool is a mapping, not {type(tool).__name__}.", argument=where)
+    function = tool.get("function", None if "type" in tool and "name" not in tool else tool)
+    if tool.get("type", "function") != "function" or not isinstance(function, Mapping):
+        raise InvalidRequestError("A tool needs type 'function' and a mapping 'function'.", argument=where)
+    name = function.get("name")
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidRequestError("A tool needs a name.", argument=f"{where}.function.name")
+    check_text(name, f"{where}.function.name")
+    description = function.get("description") or ""
+    if not isinstance(description, str):
+        raise InvalidRequestError("A tool's description is a string.", argument=f"{where}.function.description")
+    check_text(description, f"{where}.function.description")
+    parameters = function.get("parameters")
+    if parameters is None:
+        parameters = {"type": "object", "properties": {}}
+    if not isinstance(parameters, Mapping):
+        raise InvalidRequestError("A tool's parameters are a JSON schema (a mapping).", argument=f"{where}.function.parameters")
+    if parameters.get("type", "object") != "object":
+        raise InvalidRequestError(
+            f"A tool's parameters have type object, not {parameters.get('type')!r}.", argument=f"{where}.function.parameters"
+        )
+    try:
+        msgspec.json.encode(parameters)
+    except (TypeError, ValueError, UnicodeEncodeError) as error:
+        raise InvalidRequestError(
+            f"The parameters of tool {name!r} cannot be written as JSON: {error}.", argument=f"{where}.function.parameters"
+        ) from None
+    return ToolSpec(name, description, dict(parameters), strict=function.get("strict"), cache=bool(tool.get("cache_control")))
+
+
+def tool_set(tools: Sequence[Any] | None) -> ToolSet | None:
+    """Check declarations of tools; None and an empty list mean no tools.
+
+    Raises:
+        InvalidRequestError: something is no tool, or two tools have one name.
+    """
+    if tools is None or isinstance(tools, ToolSet):
+        return tools or None
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
+        raise InvalidRequestError(f"tools is a list of tools, not {type(tools).__name__}.", argument="tools")
+    return ToolSet(tools) if tools else None
+
+
+def tool_choice(choice: Any, tools: ToolSet | None) -> Choice | None:
+    """Check a tool choice: None, auto, none, required (or any), a tool's name, or OpenAI's mapping for one function.
+
+    Raises:
+        InvalidRequestError: it names no tool of the list, or means nothing.
+    """
+    if choice is None or isinstance(choice, Choice):
+        return choice
+    name: Any = None
+    if isinstance(choice, str):
+        if choice in ("auto", "none", "required"):
+            mode: Any = choice
+            if mode == "required" and not tools:
+                raise InvalidRequestError("tool_choice 'required' needs tools.", argument="tool_choice")
+            return Choice(mode)
+        if choice == "any":
+            return tool_choice("required", tools)
+        name = choice
+    elif isinstance(choice, Mapping):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+    if not isinstance(name, str) or not tools or name not in tools.by_name:
+        known = ", ".join(tools.by_name) if tools else "none declared"
+        raise InvalidRequestError(
+            f"tool_choice {choice!r} is neither auto, none, required nor a tool of this call ({known}).", argument="tool_choice"
+        )
+    return Choice("tool", name)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, checked, in no dialect.
+
+    Attributes:
+        history: the conversation.
+        tools, tool_choice: what the model may call.
+        response_format: None, ``{"type": "json_object"}`` or OpenAI's ``json_schema`` mapping.
+        params: further parameters in OpenAI's words; a dialect renames, moves or refuses them.
+        stream: whether the answer shall come as it is made.
+    """
+
+    history: History
+    tools: ToolSet | None = None
+    tool_choice: Choice | None = None
+    response_format: JSON | None = None
+    params: Mapping[str, Any] = {}
+    stream: bool = False
+
+
+RESERVED = frozenset({"model", "messages", "stream", "stream_options", "tools"})
+
+
+def make_request(
+    messages: Any,
+    *,
+    tools: Sequence[Any] | None = None,
+    choice: Any = None,
+    response_format: Any = None,
+    params: Mapping[str, Any] | None = None,
+    tool_params: Mapping[str, Any] | None = None,
+    stream: bool = False,
+) -> Request:
+    """Check the arguments of a call and return the request. ``params`` win over ``tool_params`` (sent only with tools).
+
+    Raises:
+        InvalidRequestError: names the argument that is wrong.
+    """
+    declared = tool_set(tools)
+    merged: Mapping[str, Any] = {}
+    if params is not None:
+        merged = _checked_params(params, "params")
+    if declared and tool_params:
+        merged = {**_checked_params(tool_params, "tool_params"), **merged}
+    if "tool_choice" in merged and choice is None:
+        merged = dict(merged)
+        choice = merged.pop("tool_choice")
+    if "response_format" in merged and response_format is None:
+        merged = dict(merged)
+        response_format = merged.pop("response_format")
+    if response_format is not None and (not isinstance(response_format, Mapping) or "type" not in response_format):
+        raise InvalidRequestError(
+            "response_format is a mapping with a type: text, json_object or json_schema.", argument="response_format"
+        )
+    return Request(
+        history=messages if isinstance(messages, History) else History(messages),
+        tools=declared,
+        tool_choice=tool_choice(choice, declared),
+        response_format=dict(response_format) if response_format is not None else None,
+        params=merged,
+        stream=stream,
+    )
+
+
+def _checked_params(params: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(params, Mapping):
+        raise InvalidRequestError(f"{where} is a mapping, not {type(params).__name__}.", argument=where)
+    for name, value in params.items():
+        if not isinstance(name, str):
+            raise InvalidRequestError(f"{where} has a name that is no string: {name!r}.", argument=where)
+        if name in RESERVED:
+            raise InvalidRequestError(
+                f"{name!r} is set by the call itself and may not stand in {where}.", argument=f"{where}[{name!r}]"
+            )
+        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+            raise InvalidRequestError(f"{name!r} is not a finite number.", argument=f"{where}[{name!r}]")
+    return params
