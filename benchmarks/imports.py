@@ -12,10 +12,6 @@ CASES = {
     "import llmbroker": "import llmbroker",
     "a direct client": "import llmbroker; c = llmbroker.DirectClient(base_url='http://127.0.0.1:9/v1', model='m')",
     "an async direct client": "import llmbroker; c = llmbroker.AsyncDirectClient(base_url='http://127.0.0.1:9/v1', model='m')",
-    "a broker": (
-        "import llmbroker; c = llmbroker.Broker(journal=False,"
-        " pool=[llmbroker.LLMConfig(name='a', model='m', base_url='http://127.0.0.1:9/v1', api_key_ref='')])"
-    ),
 }
 MEASURE = """
 import resource, time

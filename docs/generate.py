@@ -48,6 +48,15 @@ def errors() -> str:
     return table(["error", "kind", "when"], rows)
 
 
+def names() -> str:
+    """The public names that are no errors, each with its first sentence."""
+    import llmbroker
+
+    things = [(name, getattr(llmbroker, name)) for name in llmbroker.__all__]
+    plain = [(name, thing) for name, thing in things if not (isinstance(thing, type) and issubclass(thing, Exception))]
+    return table(["name", "what it is"], [[f"`{name}`", first_sentence(thing)] for name, thing in plain])
+
+
 def rooms() -> str:
     """The picture of the rooms, from the contract that keeps them apart, with the first line of each room's own words."""
     settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -146,6 +155,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "aliases": aliases,
     "errors": errors,
     "keys": keys,
+    "names": names,
     "pool": pool,
     "rooms": rooms,
     "room-table": room_table,
