@@ -166,13 +166,18 @@ class History(list[JSON]):
         return made
 
     def _take_result(self, message: Mapping[str, Any], parts: tuple[Part, ...]) -> None:
-        """Pair a result with the first open call of its id in this turn; an orphan is dropped."""
+        """Pair a result with the first open call of its id in this turn; an orphan is dropped.
+
+        A result that names no id at all belongs to the first open call of its name, else to the first open call.
+        """
         wanted, turn = message.get("tool_call_id"), self._turn
         wanted = wanted if isinstance(wanted, str) else ""
-        for original, call in turn.calls:
-            if call.id not in turn.results and original == wanted:
-                break
-        else:
+        waiting = [(original, call) for original, call in turn.calls if call.id not in turn.results]
+        call = next((call for original, call in waiting if original == wanted), None)
+        if call is None and not wanted and waiting:
+            name = message.get("name")
+            call = next((call for _, call in waiting if call.name == name), waiting[0][1])
+        if call is None:
             return
         turn.results[call.id] = Result(
             call.id, call.name, parts or (Text(EMPTY_RESULT),), is_error=bool(message.get("is_error"))
