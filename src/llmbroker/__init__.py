@@ -10,6 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llmbroker.broker import (
+        AsyncBroker,
+        AsyncPooledStream,
+        Attempt,
+        Broker,
+        ModelState,
+        PooledReply,
+        PooledStream,
+        Snapshot,
+    )
     from llmbroker.catalog import LLMConfig
     from llmbroker.client import AsyncDirectClient, AsyncStream, DirectClient, DirectResult, Stream
     from llmbroker.errors import (
@@ -48,12 +58,20 @@ __version__ = "0.1.0"
 
 # Where a public name lives; those that are not named here are in `errors`.
 _ROOM_OF = {
+    "AsyncBroker": "broker",
     "AsyncDirectClient": "client",
+    "AsyncPooledStream": "broker",
     "AsyncStream": "client",
+    "Attempt": "broker",
+    "Broker": "broker",
     "DirectClient": "client",
     "DirectResult": "client",
     "LLMConfig": "catalog",
+    "ModelState": "broker",
+    "PooledReply": "broker",
+    "PooledStream": "broker",
     "Reply": "exchange",
+    "Snapshot": "broker",
     "Stream": "client",
     "Transcript": "loop",
     "Usage": "exchange",
@@ -65,11 +83,15 @@ _ROOM_OF = {
 }
 
 __all__ = [
+    "AsyncBroker",
     "AsyncDirectClient",
+    "AsyncPooledStream",
     "AsyncStream",
+    "Attempt",
     "AuthError",
     "BadRequestError",
     "BillingError",
+    "Broker",
     "ConfigurationError",
     "ConnectionFailedError",
     "ContentFilterError",
@@ -84,13 +106,17 @@ __all__ = [
     "MalformedCallError",
     "MissingKeyError",
     "ModelNotFoundError",
+    "ModelState",
     "NoLLMAvailableError",
     "PermissionDeniedError",
     "PoolModelError",
+    "PooledReply",
+    "PooledStream",
     "ProviderError",
     "RateLimitError",
     "Reply",
     "ServerError",
+    "Snapshot",
     "StoreError",
     "Stream",
     "StreamInterruptedError",

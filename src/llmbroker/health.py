@@ -1,15 +1,17 @@
-"""Who is well enough to be asked: incidents, rests, recovery; and who is to blame for an error. Pure: time and dice are arguments.
+"""Who is well enough to be asked: incidents, rests, recovery; and who is to blame for an error.
+
+Pure: time and dice are arguments.
 
 Theory of operation
 -------------------
-Three kinds of things can be ill, each with a ``Health`` of its own: a *member* of the pool (its server fails), a *key* (refused, or
-its quota is spent: all models of the account rest together) and a *lane*, one member with one key (the model is not there for this
-key, or its own quota is spent). A lane can be used when all three are well.
+Three kinds of things can be ill, each with a ``Health`` of its own: a *member* of the pool (its server fails), a *key*
+(refused, or its quota is spent: all models of the account rest together) and a *lane*, one member with one key (the model is
+not there for this key, or its own quota is spent). A lane can be used when all three are well.
 
-An illness is an *incident*, however many attempts meet it. An attempt that began before the incident was known belongs to it: it
-can prolong the rest but does not count again, and its success does not end it. The rest is what the provider stated, else it
-doubles with each incident in a row, within bounds, with jitter. Afterwards ``room`` says how many attempts may be under way at
-once: 1 at first (the probe), doubled by each success, until the illness is forgotten.
+An illness is an *incident*, however many attempts meet it. An attempt that began before the incident was known belongs to it:
+it can prolong the rest but does not count again, and its success does not end it. The rest is what the provider stated, else
+it doubles with each incident in a row, within bounds, with jitter. Afterwards ``room`` says how many attempts may be under
+way at once: 1 at first (the probe), doubled by each success, until the illness is forgotten.
 """
 
 from __future__ import annotations

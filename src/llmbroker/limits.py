@@ -5,7 +5,7 @@ Nothing here sleeps or locks: a waiter is a value with a flag that somebody else
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 
@@ -89,10 +89,6 @@ class Queue:
     def __len__(self) -> int:
         """Return how many wait."""
         return len(self._waiters)
-
-    def __iter__(self) -> Iterable[Waiter]:  # type: ignore[override]
-        """Iterate from the oldest."""
-        return iter(self._waiters.values())
 
     def add(self, waiter: Waiter) -> None:
         """Take a waiter in; it keeps its place until it is removed."""

@@ -1,7 +1,8 @@
 """The members of a pool, their keys, and what a call needs of them. Pure: no clock, no sockets, no keys shown.
 
-A *member* is one entry of the model list. A *key* is one credential at one provider, shared by all members that use it. A *lane* is
-a member with a key: what an attempt runs on. A scope with a key of its own has lanes of its own on the same members.
+A *member* is one entry of the model list. A *key* is one credential at one provider, shared by all members that use it. A
+*lane* is a member with a key: what an attempt runs on. A scope with a key of its own has lanes of its own on the same
+members.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ UNKNOWN_NORMAL = 60.0
 class Key:
     """One credential at one provider, with what all its models share."""
 
-    __slots__ = ("cap", "health", "id", "members", "running", "source")
+    __slots__ = ("cap", "health", "members", "running", "source")
 
-    def __init__(self, ident: str, source: str) -> None:
-        self.id = ident
+    def __init__(self, source: str) -> None:
         self.source = source
+        """Where it was found, never what it is."""
         self.members: list[Member] = []
         self.health = Health()
         self.cap = Cap()
@@ -37,14 +38,16 @@ class Key:
 class Member:
     """One model of the pool."""
 
-    __slots__ = ("config", "disabled", "features", "first", "health", "index", "latency", "lost", "name", "running", "window")
+    __slots__ = ("config", "disabled", "first", "health", "index", "lacks", "latency", "lost", "name", "running", "window")
 
-    def __init__(self, config: LLMConfig, index: int, features: frozenset[str] | None, window: int | None) -> None:
+    def __init__(self, config: LLMConfig, index: int, lacks: frozenset[str], window: int | None) -> None:
         self.config = config
         self.name = config.name
         self.index = index
-        self.features = features
+        self.lacks = lacks
+        """Features that it is known not to have."""
         self.window = window
+        """Tokens of its context, where the catalog knows."""
         self.health = Health()
         self.latency = Latency()
         self.first = Latency()
@@ -107,9 +110,8 @@ class Lane:
 
     def cannot(self, need: Need, now: float) -> str | None:
         """Return what the call needs and this lane does not have, or None."""
-        features = self.member.features
         for feature in need.features:
-            if features is not None and feature not in features:
+            if feature in self.member.lacks:
                 return feature
         if self.lacks:
             for feature, until in list(self.lacks.items()):

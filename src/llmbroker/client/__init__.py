@@ -9,6 +9,7 @@ from llmbroker.client.direct import (
     checked_seconds,
     environment_key,
     one_of,
+    own_address,
 )
 from llmbroker.client.flow import EventSource, RawEvents, ReplyStream, complete
 
@@ -25,4 +26,5 @@ __all__ = [
     "complete",
     "environment_key",
     "one_of",
+    "own_address",
 ]

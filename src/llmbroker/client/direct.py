@@ -226,6 +226,13 @@ class _Direct:
         self._deployment = deployment
         self._timeout = checked_seconds(timeout, "timeout") or LONGEST
 
+    @classmethod
+    def over(cls, port: Port, deployment: Deployment, timeout: float | None = DEFAULT_TIMEOUT) -> Self:
+        """Return a client of a ready deployment on a port that somebody else closes."""
+        client = cls.__new__(cls)
+        _Direct.__init__(client, port, False, deployment, timeout)
+        return client
+
     @property
     def model(self) -> str:
         """The model's name."""

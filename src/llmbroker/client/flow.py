@@ -231,7 +231,10 @@ def _parsed(payload: bytes) -> Any:
 class EventSource(Protocol):
     """What a stream face reads: batches of events, then the reply."""
 
-    reply: Reply | None
+    @property
+    def reply(self) -> Reply | None:
+        """The whole answer, after the end; None before."""
+        ...
 
     async def next_events(self) -> list[Event]:
         """Return the next events, at least one; an empty list at the end of the answer."""
@@ -260,6 +263,10 @@ class ReplyStream:
         self._at_once: list[Event] = []
         self.reply: Reply | None = None
         self.failure: BaseException | None = None
+
+    def limit(self, deadline: float | None) -> None:
+        """Put another deadline on what follows (an idle limit, for one)."""
+        self._deadline = deadline
 
     @property
     def text(self) -> str:

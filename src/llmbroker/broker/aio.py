@@ -1,0 +1,274 @@
+"""The face for asyncio: ``AsyncBroker``. Every method awaits a flow; the flows are those of the other face."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from llmbroker.broker.caller import Caller, picked
+from llmbroker.broker.engine import Engine, request_of
+from llmbroker.broker.replies import PooledReply
+from llmbroker.broker.states import Snapshot
+from llmbroker.broker.streams import AsyncPooledStream
+from llmbroker.catalog import LLMConfig
+from llmbroker.client import AsyncDirectClient, EventSource, ReplyStream
+from llmbroker.exchange import Event, Reply
+from llmbroker.io import Port
+from llmbroker.journal import Call, Stats
+from llmbroker.providers import table
+
+
+class PoolDirectClient(AsyncDirectClient):
+    """A direct client whose key is looked up when it is first used, or awaited: keys may come from an asynchronous source."""
+
+    _engine: Engine
+    _config: LLMConfig
+    _scope: str | None
+    _ready: bool
+
+    @classmethod
+    def of(cls, engine: Engine, config: LLMConfig, scope: str | None) -> Self:
+        """Return the client of a model that a broker knows."""
+        client = cls.over(engine.port, table.deployment_for(config, None))
+        client._engine, client._config, client._scope, client._ready = engine, config, scope, False
+        return client
+
+    async def _prepare(self) -> None:
+        if not self._ready:
+            self._deployment = await self._engine.direct_deployment(self._config, self._scope)
+            self._ready = True
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Look up the key now."""
+        yield from self._prepare().__await__()
+        return self
+
+    async def chat(self, messages: Any, **arguments: Any) -> Reply:
+        """Send messages and return the whole reply; arguments and errors as of ``AsyncDirectClient.chat``."""
+        await self._prepare()
+        return await super().chat(messages, **arguments)
+
+    def _source(self, *arguments: Any) -> EventSource:  # type: ignore[override]
+        return _Prepared(self, super()._source(*arguments))
+
+
+class _Prepared:
+    """The source of a stream whose key is looked up first."""
+
+    def __init__(self, client: PoolDirectClient, inner: ReplyStream) -> None:
+        self._client = client
+        self._inner = inner
+
+    @property
+    def reply(self) -> Reply | None:
+        """The whole answer, after the end."""
+        return self._inner.reply
+
+    async def next_events(self) -> list[Event]:
+        """Return the next events."""
+        await self._client._prepare()
+        self._inner._deployment = self._client._deployment
+        return await self._inner.next_events()
+
+    async def close(self) -> None:
+        """Stop."""
+        await self._inner.close()
+
+
+class AsyncBroker(Caller):
+    """The asyncio twin of ``Broker``: the same arguments, methods and errors, awaited.
+
+    It may be made outside of a loop, and used from several loops in turn.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | None = None,
+        *,
+        pool: Sequence[LLMConfig] | None = None,
+        direct: Sequence[str | LLMConfig] = (),
+        secrets: Any = None,
+        journal: Any = None,
+        home: str | os.PathLike[str] | None = None,
+        io: Port | None = None,
+    ) -> None:
+        port = io
+        if port is None:
+            from llmbroker.transports.aio import AsyncIO
+
+            port = AsyncIO()
+        self._begin(
+            source,
+            port,
+            io is None,
+            pool=pool,
+            direct=direct,
+            secrets=secrets,
+            journal=journal,
+            home=home,
+            rate=lambda score, *, call_id, scope: self._rate(score, call_id=call_id, trace_id=None, scope=scope),
+        )
+
+    async def ask(self, prompt: str, **options: Any) -> PooledReply:
+        """Send one user message and return the reply; options and errors as of ``chat``."""
+        return await self.chat(prompt, **options)
+
+    async def chat(
+        self,
+        messages: Any,
+        *,
+        tools: Sequence[Any] | None = None,
+        tool_choice: Any = None,
+        response_format: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        operation: str | None = None,
+        trace_id: str | None = None,
+        wait: float | None = None,
+        fastest_of: int | None = None,
+    ) -> PooledReply:
+        """Return the reply of the best model that is free.
+
+        Args:
+            messages: a string, or OpenAI-style dicts.
+            tools: OpenAI-style tool declarations.
+            tool_choice: auto, none, required, or a tool's name.
+            response_format: ``{"type": "json_object"}`` or a ``json_schema`` mapping.
+            params: further parameters (temperature, max_tokens, ...).
+            operation: what this is for; ratings count for each operation apart.
+            trace_id: groups the rows of one piece of work.
+            wait: seconds for queue, attempts and answer together; 0 does not queue; None: 10 minutes.
+            fastest_of: so many models at once, the first answer counts.
+
+        Raises:
+            InvalidRequestError: an argument is wrong; nothing was sent.
+            BadRequestError: the provider refused the request itself.
+            NoLLMAvailableError: nobody answered; ``reason``, ``retry_at``, ``attempts`` and the text say why.
+        """
+        request = request_of(None, messages, tools, tool_choice, response_format, params, stream=False)
+        options = {"operation": operation, "trace_id": trace_id, "wait": wait, "fastest_of": fastest_of}
+        return await self._engine.chat(request, params, self._scope, options)  # type: ignore[no-any-return]
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Any = None,
+        tools: Sequence[Any] | None = None,
+        tool_choice: Any = None,
+        response_format: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        operation: str | None = None,
+        trace_id: str | None = None,
+        wait: float | None = None,
+        fastest_of: int | None = None,
+    ) -> AsyncPooledStream:
+        """Return the answer as it is made; arguments as of ``chat``, errors while it is read.
+
+        Raises:
+            StreamInterruptedError, LLMTimeoutError: while it is read, after the first piece, with the text so far.
+        """
+        request = request_of(prompt, messages, tools, tool_choice, response_format, params, stream=True)
+        options = {"operation": operation, "trace_id": trace_id, "wait": wait, "fastest_of": fastest_of}
+        return AsyncPooledStream(self._io, self._engine.source(request, params, self._scope, options))
+
+    def direct(self, alias: str | None = None, *, name: str | None = None) -> PoolDirectClient:
+        """Return a client of one model that you choose: no failover, no row; errors reach you.
+
+        ``await`` it to have the key looked up at once; else that is done by its first call.
+
+        Args:
+            alias: of the catalog or of ``direct=``.
+            name: of one exact model.
+
+        Raises:
+            UnknownModelError, PoolModelError: nobody bears it, or a member of the pool does.
+            MissingKeyError: when awaited, or by the first call: it needs a key and there is none.
+        """
+        config = self._engine.direct_config(alias, name)
+        return PoolDirectClient.of(self._engine, config, self._scope)
+
+    async def record_quality(self, score: float, *, call_id: str | None = None, trace_id: str | None = None) -> None:
+        """Rate a call, 0 (useless) to 1 (perfect): by its id, or the most recent successful one of a trace.
+
+        Raises:
+            InvalidRequestError: the score is no number from 0 to 1, or not exactly one id is given.
+            UnknownCallError: the journal has no such call (in this scope).
+        """
+        await self._rate(score, call_id=call_id, trace_id=trace_id, scope=self._scope)
+
+    async def _rate(self, score: float, *, call_id: str | None, trace_id: str | None, scope: str | None) -> None:
+        await self._io.call(self._engine.rate, score, call_id=call_id, trace_id=trace_id, scope=scope)
+
+    async def calls(
+        self,
+        *,
+        limit: int = 100,
+        since: datetime | None = None,
+        operation: str | None = None,
+        trace_id: str | None = None,
+        call_id: str | None = None,
+        scope: str | None = None,
+        status: str | Sequence[str] | None = None,
+        llm_name: str | Sequence[str] | None = None,
+        cursor: str | None = None,
+    ) -> list[Call]:
+        """Return rows of the journal, one an attempt, the newest first; a scoped caller sees its own.
+
+        At most ``limit`` of those that match everything given; ``since`` is an aware time, ``status`` and ``llm_name`` may be
+        several; ``cursor``, of the last row of a page, goes on with the next.
+        """
+        filters = picked(since, operation, trace_id, call_id, scope, status, llm_name)
+        found: list[Call] = await self._io.call(self._engine.calls, limit=limit, cursor=cursor, **self._filters(filters))
+        return found
+
+    async def stats(
+        self,
+        *,
+        by: str = "llm_name",
+        since: datetime | None = None,
+        operation: str | None = None,
+        trace_id: str | None = None,
+        scope: str | None = None,
+        status: str | Sequence[str] | None = None,
+        llm_name: str | Sequence[str] | None = None,
+    ) -> dict[str, Stats]:
+        """Return counts, tokens, cost, latencies and quality by model, or by provider, operation, scope, status, day, all."""
+        filters = picked(since, operation, trace_id, None, scope, status, llm_name)
+        found: dict[str, Stats] = await self._io.call(self._engine.stats, by=by, **self._filters(filters))
+        return found
+
+    async def snapshot(self) -> Snapshot:
+        """Return how each model is now: available or not, why, and until when; and how the journal is."""
+        return await self._engine.snapshot(self._scope)
+
+    async def disable_llm(self, name: str) -> None:
+        """Switch a model of the pool off; raises UnknownModelError if there is none of that name."""
+        self._whole_pool("disable_llm")
+        await self._io.call(self._engine.switch, name, True)
+
+    async def enable_llm(self, name: str) -> None:
+        """Switch a model of the pool on again."""
+        self._whole_pool("enable_llm")
+        await self._io.call(self._engine.switch, name, False)
+
+    async def close(self) -> None:
+        """Close connections and the journal; a port that was handed in stays open for its owner. May be called twice."""
+        if self._scope is None:
+            await self._io.call(self._engine.journal.close)
+            if self._owns_io:
+                await self._io.aclose()
+
+    aclose = close
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()

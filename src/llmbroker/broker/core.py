@@ -1,0 +1,221 @@
+"""What both faces of a broker stand on: the port, the desk, the lanes, the journal, and how an attempt is written down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llmbroker.broker.desk import Desk
+from llmbroker.broker.keys import Lanes
+from llmbroker.broker.replies import Ask, Attempt
+from llmbroker.catalog import KeyHelp
+from llmbroker.errors import LLMBrokerError
+from llmbroker.exchange import Reply, Usage
+from llmbroker.health import Verdict
+from llmbroker.io import Port
+from llmbroker.journal import Call, Journal, failure, new_id, utc
+from llmbroker.pool import Lane, Lease
+from llmbroker.router import Entry, patience
+
+
+class Row:
+    """A journal row that is not closed yet."""
+
+    __slots__ = ("first", "id", "lane", "number", "retry_of", "started", "wall")
+
+    def __init__(self, lane: Lane, number: int, retry_of: str | None, started: float, wall: float) -> None:
+        self.id = new_id()
+        self.lane = lane
+        self.number = number
+        self.retry_of = retry_of
+        self.started = started
+        self.wall = wall
+        self.first: float | None = None
+
+
+class Core:
+    """The engine of a broker. Its methods are called by flows; nothing here knows whether they are driven or awaited."""
+
+    def __init__(
+        self,
+        port: Port,
+        desk: Desk,
+        lanes: Lanes,
+        journal: Journal,
+        *,
+        price: Callable[[Lane, str | None, Usage | None], tuple[float | None, str | None]],
+        rate: Callable[..., Any],
+        key_help: Callable[[str], KeyHelp | None],
+    ) -> None:
+        self.port = port
+        self.desk = desk
+        self.lanes = lanes
+        self.journal = journal
+        self._price = price
+        self._rate = rate
+        self._key_help = key_help
+
+    async def entries(self, scope: str | None) -> Sequence[Entry]:
+        """Return the pool as this scope sees it."""
+        return await self.lanes.entries(scope, self.port.now())
+
+    def others(self, ask: Ask) -> bool:
+        """Whether another lane could begin for this call now."""
+        now = self.port.now()
+        return bool(self.desk.look(self.lanes.last(ask.scope), ask, now).steps)
+
+    def rating(self, scope: str | None) -> Callable[..., Any]:
+        """Return what a reply of this scope rates itself with."""
+        rate = self._rate
+
+        def bound(score: float, *, call_id: str) -> Any:
+            return rate(score, call_id=call_id, scope=scope)
+
+        return bound
+
+    def waker(self, ask: Ask) -> Callable[[], Callable[[], None]]:
+        """Return what makes the flag that wakes this call."""
+
+        def make() -> Callable[[], None]:
+            ask.signal = self.port.signal()
+            return ask.signal.set
+
+        return make
+
+    async def sleep(self, ask: Ask, seconds: float) -> None:
+        """Wait for an offer, at most so long."""
+        assert ask.signal is not None
+        await ask.signal.wait(seconds)
+
+    def claim(self, ask: Ask) -> bool:
+        """Whether this attempt is the first of its call to have an answer."""
+        with self.desk.lock:
+            if ask.won:
+                return False
+            ask.won = True
+            return True
+
+    # -- rows ------------------------------------------------------------------------------------------------------------
+
+    def begin(self, ask: Ask, lane: Lane) -> Row:
+        """Open the row of an attempt that starts now."""
+        before = ask.last_id.get(id(lane))
+        row = Row(lane, next(ask.numbers), before, self.port.now(), self.port.time())
+        ask.last_id[id(lane)] = row.id
+        return row
+
+    def row_of(
+        self,
+        ask: Ask,
+        row: Row,
+        status: Any,
+        *,
+        reply: Reply | None = None,
+        usage: Usage | None = None,
+        error: BaseException | None = None,
+    ) -> Call:
+        """Make the row, and the attempt that the caller sees."""
+        deployment = row.lane.deployment
+        seconds = self.port.now() - row.started
+        facts = failure(error) if error is not None and isinstance(error, Exception) else {}
+        ask.attempts.append(
+            Attempt(id=row.id, llm_name=row.lane.member.name, status=status, error=facts.get("error_detail"), seconds=seconds)
+        )
+        if reply is not None:
+            usage = reply.usage
+        cost, currency = self._price(row.lane, reply.model if reply is not None else None, usage)
+        key = deployment.key
+        return Call(
+            id=row.id,
+            ts=utc(row.wall),
+            llm_name=row.lane.member.name,
+            status=status,
+            group_id=ask.group_id,
+            attempt=row.number,
+            retry_of=row.retry_of,
+            scope=ask.scope,
+            operation=ask.operation,
+            trace_id=ask.trace_id,
+            provider=deployment.provider.id,
+            dialect=deployment.dialect.name,
+            model=deployment.model,
+            model_answered=reply.model if reply is not None else None,
+            stream=ask.need.stream,
+            http_status=facts.get("http_status"),
+            error_class=facts.get("error_class"),
+            error_detail=facts.get("error_detail"),
+            finish_reason=reply.finish_reason if reply is not None else None,
+            usage=usage,
+            first_event_ms=None if row.first is None else (row.first - row.started) * 1000.0,
+            latency_ms=seconds * 1000.0,
+            cost=cost,
+            currency=currency,
+            key_source=key.source if key is not None else None,
+        )
+
+    async def close_row(self, ask: Ask, row: Row, status: str, **facts: Any) -> None:
+        """Write the row of an attempt that ended; it is committed, or spooled, when this returns."""
+        made = self.row_of(ask, row, status, **facts)
+        if self.journal.direct:
+            self.journal.record(made)
+        else:
+            await self.port.call(self.journal.record, made)
+
+    async def failed(
+        self,
+        ask: Ask,
+        lease: Lease,
+        row: Row,
+        error: LLMBrokerError,
+        usage: Usage | None = None,
+        *,
+        hung: bool = False,
+    ) -> Verdict:
+        """An attempt failed by a provider's or the wire's fault: note it, free the slot, write the row.
+
+        ``hung``: it had all the time that it could want, whatever the call's deadline says.
+        """
+        now = self.port.now()
+        verdict = self.desk.failed(lease, error, now, math.inf if hung else ask.deadline - row.started, ask)
+        if verdict.blame == "key":
+            self.lanes.forget(ask.scope)
+        await self.close_row(ask, row, verdict.status, error=error, usage=usage)
+        return verdict
+
+    def cut(
+        self,
+        ask: Ask,
+        lease: Lease,
+        row: Row,
+        error: BaseException,
+        usage: Usage | None = None,
+        *,
+        lost: bool | None = None,
+    ) -> None:
+        """An attempt ended because we stopped it, or by a fault of this program: free the slot, write the row.
+
+        ``lost``: another attempt of its call has the answer; by default that is asked of the call.
+        """
+        lost = ask.won if lost is None else lost
+        now = self.port.now()
+        usual = patience(lease.lane, stream=ask.need.stream, left=ask.deadline - row.started)
+        if isinstance(error, Exception):
+            self.desk.drop(lease)
+            self.journal.record(self.row_of(ask, row, "error", error=error, usage=usage))
+            return
+        self.desk.cut(lease, now, lost=lost, usual=usual)
+        self.journal.record(self.row_of(ask, row, "superseded" if lost else "cancelled", usage=usage))
+
+    # -- hints -----------------------------------------------------------------------------------------------------------
+
+    def key_hint(self) -> str:
+        """Return which keys would help and where they come from."""
+        refs = list(dict.fromkeys(ref for member in self.lanes.members for ref in self.lanes.refs(member)[:1]))
+        if not refs:
+            return "Give each model an api_key_ref."
+        helped = []
+        for ref in refs[:6]:
+            help_ = self._key_help(ref)
+            helped.append(f"{ref} ({help_.url})" if help_ is not None and help_.url else ref)
+        return f"Set one of these variables, in the environment or in .env: {', '.join(helped)}."

@@ -1,0 +1,232 @@
+"""The desk: the state of a pool behind one short lock. It takes slots, takes note of what came of them, and wakes who waits.
+
+All decisions are made by the pure rooms; here they are made one after another, from any thread. Nothing here awaits, sleeps,
+sends or reads a clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from llmbroker.broker.replies import Ask
+from llmbroker.health import BROKEN, HANGING, Dice, Health, Verdict, judge
+from llmbroker.learning import Beliefs
+from llmbroker.limits import Credit, Queue, Waiter
+from llmbroker.pool import Lane, Lease, Member
+from llmbroker.router import Entry, Move, Plan, decide, plan
+
+LOST = 2
+"""Races in a row that a model may lose after more than its usual time before it is taken to hang."""
+DENIALS = 3
+"""Refusals of single requests in a row, after which a lane rests."""
+
+
+class Desk:
+    """Slots, health, beliefs and the queue of one pool."""
+
+    def __init__(self, dice: Dice) -> None:
+        self.lock = threading.Lock()
+        self.dice = dice
+        self.beliefs = Beliefs()
+        self.queue = Queue()
+        self.credit = Credit()
+
+    # -- taking slots ----------------------------------------------------------------------------------------------------
+
+    def take(
+        self, entries: Sequence[Entry], ask: Ask, now: float, *, wake: Callable[[], Callable[[], None]] | None = None
+    ) -> tuple[Plan, Lease | None]:
+        """Take the best slot that is free; without one, and with ``wake``, put the call to sleep in the queue.
+
+        Args:
+            entries: the pool as the caller sees it.
+            ask: the call.
+            now: the time.
+            wake: makes the function that will wake this call.
+        """
+        with self.lock:
+            waiter = ask.waiter
+            offered: Member | None = None
+            if waiter is not None:
+                waiter.asleep = False
+                if (offered := waiter.offer) is not None:
+                    waiter.offer = None
+                    offered.running -= 1
+            made = self._plan(entries, ask, now)
+            lease = Lease(made.steps[0].lane, now) if made.steps else None
+            if lease is not None:
+                ask.tried.add(id(lease.lane))
+                if waiter is not None:
+                    self.queue.remove(waiter)
+                    ask.waiter = None
+            elif wake is not None and made.wants:
+                if waiter is None:
+                    waiter = ask.waiter = Waiter(wake())
+                    self.queue.add(waiter)
+                else:
+                    waiter.wake = wake()
+                waiter.wants = made.wants
+                waiter.asleep = True
+            if offered is not None and (lease is None or lease.lane.member is not offered):
+                self._wake((offered,), 1)
+            return made, lease
+
+    def _plan(self, entries: Sequence[Entry], ask: Ask, now: float) -> Plan:
+        return plan(
+            entries,
+            ask.need,
+            now=now,
+            left=ask.deadline - now,
+            beliefs=self.beliefs,
+            dice=self.dice,
+            tried=ask.tried,
+            barred=ask.barred,
+        )
+
+    def look(self, entries: Sequence[Entry], ask: Ask, now: float) -> Plan:
+        """Return what could be done now, without doing it."""
+        with self.lock:
+            return self._plan(entries, ask, now)
+
+    def leave(self, ask: Ask) -> None:
+        """The call waits no longer; a slot that was kept for it goes to the next."""
+        with self.lock:
+            waiter = ask.waiter
+            if waiter is None:
+                return
+            ask.waiter = None
+            waiter.asleep = False
+            self.queue.remove(waiter)
+            if waiter.offer is not None:
+                member, waiter.offer = waiter.offer, None
+                member.running -= 1
+                self._wake((member,), 1)
+
+    def _wake(self, members: Iterable[Member], count: int) -> None:
+        """Keep up to ``count`` free slots of these members for those that waited longest, and wake them."""
+        if not self.queue:
+            return
+        for member in members:
+            parallel = member.config.parallel
+            while count > 0 and (parallel is None or member.running < parallel):
+                waiter = self.queue.next_for(member.name)
+                if waiter is None:
+                    break
+                waiter.offer = member
+                member.running += 1
+                count -= 1
+                waiter.wake()
+
+    def _release(self, lease: Lease, more: int = 0) -> None:
+        if lease.release():
+            lane = lease.lane
+            siblings = lane.key.members
+            self._wake((lane.member,), 1 + more)
+            if len(siblings) > 1 and (more or lane.key.cap.limit is not None):
+                self._wake([m for m in siblings if m is not lane.member], 1 + more)
+
+    # -- what came of it -------------------------------------------------------------------------------------------------
+
+    def answered(self, lease: Lease, now: float, first: float | None) -> None:
+        """A whole answer arrived; its slot is free. ``first``: seconds to its first piece, of a stream."""
+        lane, started = lease.lane, lease.started
+        member = lane.member
+        with self.lock:
+            if first is None:
+                member.latency.add(now - started)
+            lane.strikes = 0
+            member.lost = 0
+            more = 0
+            if member.health.room is not None or lane.key.health.room is not None or lane.health.room is not None:
+                more = max(health.succeed(started) for health in (member.health, lane.key.health, lane.health))
+            lane.key.cap.answered()
+            self._release(lease, more)
+
+    def began(self, lease: Lease, now: float) -> None:
+        """The first piece of a stream arrived."""
+        with self.lock:
+            lease.lane.member.first.add(now - lease.started)
+
+    def failed(self, lease: Lease, error: BaseException, now: float, granted: float, ask: Ask) -> Verdict:
+        """An attempt failed: say who is to blame, note it, free its slot."""
+        lane = lease.lane
+        member = lane.member
+        verdict = judge(error, model=lane.deployment.model, granted=granted, normal=member.normal(ask.need.stream))
+        with self.lock:
+            self._note(lease, verdict, error, now)
+            if verdict.lacks is not None:
+                lane.learn_lack(verdict.lacks, ask.need, now)
+            if verdict.status == "timeout":
+                (member.first if ask.need.stream else member.latency).cut(now - lease.started, now)
+            self._release(lease)
+        return verdict
+
+    def _note(self, lease: Lease, verdict: Verdict, error: BaseException, now: float) -> None:
+        lane = lease.lane
+        illness = verdict.illness
+        if verdict.strike:
+            lane.strikes += 1
+            if lane.strikes < DENIALS:
+                return
+            illness = illness or BROKEN
+        if illness is None:
+            return
+        health = _health(lane, verdict)
+        detail = str(getattr(error, "detail", None) or error)[:300]
+        health.fail(illness, now, lease.started, verdict.stated, self.dice, detail)
+        if verdict.blame == "quota" and getattr(error, "limit", None) == "concurrency" and lane.key.running > 1:
+            lane.key.cap.refused(lane.key.running - 1)
+
+    def cut(self, lease: Lease, now: float, *, lost: bool, usual: float) -> None:
+        """An attempt was stopped by us: it lost a race (``lost``) or its caller left. Nobody is punished for one of these.
+
+        ``usual``: seconds within which an answer could be expected.
+        """
+        lane, spent = lease.lane, now - lease.started
+        member = lane.member
+        with self.lock:
+            if lost and spent > usual:
+                member.latency.cut(spent, now)
+                member.lost += 1
+                if member.lost >= LOST:
+                    member.lost = 0
+                    member.health.fail(HANGING, now, lease.started, None, self.dice, "no answer in its usual time")
+            more = max(health.settle(lease.started) for health in (member.health, lane.key.health, lane.health))
+            self._release(lease, more)
+
+    def drop(self, lease: Lease) -> None:
+        """Free a slot about which nothing is known."""
+        with self.lock:
+            self._release(lease)
+
+    def next_move(self, verdict: Verdict, lane: Lane, entries: Sequence[Entry], ask: Ask, now: float) -> Move:
+        """Return what the call does after an attempt failed."""
+        with self.lock:
+            rest = self._plan(entries, ask, now)
+        return decide(verdict, lane, rest, now=now, queue_until=ask.queue_until)
+
+    def wake_for(self, member: Member) -> None:
+        """A member can be asked again: wake those that wait for it. Under the lock."""
+        self._wake((member,), len(self.queue))
+
+    def may_hedge(self) -> bool:
+        """Whether one more attempt beside a slow one can be afforded; it is paid for."""
+        with self.lock:
+            return self.credit.spend()
+
+    def rate(self, name: str, operation: str | None, score: float, call_id: str) -> None:
+        """Take a rating."""
+        with self.lock:
+            self.beliefs.rate(name, operation, score, call_id)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: nobody waits and nothing runs here."""
+        self.lock = threading.Lock()
+        self.queue = Queue()
+
+
+def _health(lane: Lane, verdict: Verdict) -> Health:
+    if verdict.where == "key":
+        return lane.key.health
+    return lane.health if verdict.where == "lane" else lane.member.health

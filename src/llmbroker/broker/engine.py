@@ -1,0 +1,346 @@
+"""The engine of a broker: arguments to flows, sources to lanes, ratings to beliefs. Both faces stand on it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from llmbroker.broker.core import Core
+from llmbroker.broker.desk import Desk
+from llmbroker.broker.flow import obtain, whole
+from llmbroker.broker.keys import Lanes, Resolve, refs_of
+from llmbroker.broker.replies import Ask
+from llmbroker.broker.sources import Setup, pinned, read_setup
+from llmbroker.broker.states import Snapshot, state_of
+from llmbroker.broker.stream import PooledSource
+from llmbroker.catalog import LLMConfig
+from llmbroker.client import checked_seconds, one_of
+from llmbroker.credentials import Secret
+from llmbroker.errors import (
+    InvalidRequestError,
+    MissingKeyError,
+    PoolModelError,
+    StoreError,
+    UnknownModelError,
+)
+from llmbroker.exchange import Request, Usage, make_request
+from llmbroker.io import Port
+from llmbroker.journal import Call, Stats
+from llmbroker.messages import check_text
+from llmbroker.pool import Lane
+from llmbroker.providers import table
+from llmbroker.providers.base import Deployment
+
+log = logging.getLogger("llmbroker.broker")
+
+LONGEST_WAIT = 600.0
+"""Seconds; a call without ``wait`` still ends."""
+RECALLED = 1000
+"""Journal rows that are read for their ratings when a broker begins."""
+
+
+class Engine:
+    """A pool with its journal, and what may be asked of it."""
+
+    def __init__(
+        self,
+        source: Any,
+        port: Port,
+        *,
+        pool: Sequence[LLMConfig] | None,
+        direct: Sequence[str | LLMConfig],
+        secrets: Any,
+        journal: Any,
+        home: str | os.PathLike[str] | None,
+        rate: Callable[..., Any],
+    ) -> None:
+        self.port = port
+        self.setup: Setup = read_setup(
+            source, pool=pool, direct=direct, journal=journal, home=home, clock=port.now, wall=port.time
+        )
+        self.desk = Desk(random.Random().random)  # noqa: S311 - a lot among equal models, no secret
+        self.resolve, fresh = resolver(secrets, port)
+        self.lanes = Lanes(self.setup.pool, self.setup.able, self.resolve, fresh=fresh, fallback=self.setup.fallback)
+        self.journal = self.setup.journal
+        self.core = Core(
+            port,
+            self.desk,
+            self.lanes,
+            self.journal,
+            price=price_of,
+            rate=rate,
+            key_help=self.setup.help_for,
+        )
+        self._warm = False
+        self._notes: list[str] = []
+
+    # -- calls -----------------------------------------------------------------------------------------------------------
+
+    async def chat(self, request: Request, params: Any, scope: str | None, options: Mapping[str, Any]) -> Any:
+        """Return the pool's reply to a request."""
+        return await obtain(self.core, self.ask(request, params, scope, options), whole)
+
+    def source(self, request: Request, params: Any, scope: str | None, options: Mapping[str, Any]) -> PooledSource:
+        """Return the source of a stream; its time begins when it is first read."""
+        checked = checked_options(options)
+        return PooledSource(self.core, lambda: self.ask(request, params, scope, checked))
+
+    def ask(self, request: Request, params: Any, scope: str | None, options: Mapping[str, Any]) -> Ask:
+        """Make a call of checked arguments."""
+        if not self._warm:
+            self._recall()
+        operation, trace_id, wait, fastest_of = checked_options(options).values()
+        now = self.port.now()
+        deadline = now + (wait or LONGEST_WAIT)
+        return Ask(
+            request,
+            params=params,
+            scope=scope,
+            operation=operation,
+            trace_id=trace_id,
+            began=now,
+            deadline=deadline,
+            queue_until=now if wait == 0 else deadline,
+            fastest_of=fastest_of,
+        )
+
+    # -- direct models ---------------------------------------------------------------------------------------------------
+
+    def direct_config(self, alias: str | None, name: str | None) -> LLMConfig:
+        """Return the direct model of that alias or name.
+
+        Raises:
+            InvalidRequestError: not exactly one was given.
+            PoolModelError: it belongs to the pool.
+            UnknownModelError: nobody bears it; says which there are.
+        """
+        if (alias is None) == (name is None):
+            raise InvalidRequestError("Give exactly one: direct('alias') or direct(name=...).", argument="alias")
+        setup = self.setup
+        wanted = alias if alias is not None else name
+        if not isinstance(wanted, str):
+            raise InvalidRequestError(f"A model is named by a string, not {wanted!r}.", argument="alias" if alias else "name")
+        if alias is not None:
+            found = setup.direct.get(alias) or setup.catalog.aliases.get(alias)
+        else:
+            found = pinned(wanted, setup.direct, setup.catalog)
+        if found is not None:
+            return found
+        if any(member.name == wanted for member in self.lanes.members):
+            raise PoolModelError(
+                f"{wanted!r} belongs to the pool, which chooses by itself.",
+                hint="Call the broker, or declare the model with direct=[LLMConfig(...)].",
+            )
+        known = sorted({*setup.direct, *setup.catalog.aliases})
+        raise UnknownModelError(
+            f"No direct model {'with the alias' if alias is not None else 'named'} {wanted!r}.",
+            hint=f"Aliases: {', '.join(known)}.",
+        )
+
+    async def direct_deployment(self, config: LLMConfig, scope: str | None) -> Deployment:
+        """Return the deployment of a direct model, with the scope's key.
+
+        Raises:
+            MissingKeyError: it needs a key and there is none.
+        """
+        keyless = table.deployment_for(config, None)
+        refs = refs_of(config, keyless.provider)
+        for ref in refs:
+            for who in dict.fromkeys((scope, None)):
+                secret = await self.resolve(ref, who)
+                if secret:
+                    return table.deployment_for(config, secret)
+        if config.api_key_ref or (keyless.provider.needs_key and config.api_key_ref is None):
+            ref = refs[0] if refs else "a key"
+            help_ = self.setup.help_for(ref)
+            raise MissingKeyError(
+                f"{config.name} needs a key and {' and '.join(refs) or 'no variable'} holds none.",
+                refs=refs,
+                provider=keyless.provider.id,
+                model=config.model,
+                hint=f"Set {ref}, in the environment or in .env."
+                + (f" Get one at {help_.url}." if help_ and help_.url else ""),
+            )
+        return keyless
+
+    # -- ratings, rows, states -------------------------------------------------------------------------------------------
+
+    def rate(self, score: float, *, call_id: str | None, trace_id: str | None, scope: str | None) -> None:
+        """Rate a call by its id, or the newest successful call of a trace; write it down and learn from it."""
+        call, rating = self.journal.rate(score, call_id=call_id, trace_id=trace_id, scope=scope)
+        self.desk.rate(call.llm_name, call.operation, rating.score, call.id)
+
+    def _recall(self) -> None:
+        """Learn from the ratings that the journal holds; a journal that cannot be read teaches nothing."""
+        self._warm = True
+        store = self.journal.store
+        if store is None:
+            return
+        try:
+            for name, off in store.disabled().items():
+                for member in self.lanes.members:
+                    if member.name == name:
+                        member.disabled = off
+            rows: list[Call] = self.journal.calls(limit=RECALLED, status="ok")
+            for row in reversed(rows):
+                if row.score is not None:
+                    self.desk.rate(row.llm_name, row.operation, row.score, row.id)
+        except Exception as error:  # noqa: BLE001 - what was learnt before is welcome, never needed
+            log.warning("Earlier ratings could not be read: %s", error)
+            self._notes.append(f"Earlier ratings could not be read: {error}")
+
+    def calls(self, *, limit: int, cursor: str | None, **filters: Any) -> list[Call]:
+        """Return journal rows, the newest first."""
+        return self.journal.calls(limit=limit, cursor=cursor, **filters)
+
+    def stats(self, **filters: Any) -> dict[str, Stats]:
+        """Return sums over journal rows."""
+        return self.journal.stats(**filters)
+
+    async def snapshot(self, scope: str | None) -> Snapshot:
+        """Return how everything is now."""
+        if not self._warm:
+            self._recall()
+        port = self.port
+        now, wall = port.now(), port.time()
+        entries = await self.core.entries(scope)
+        with self.desk.lock:
+            states = {
+                entry[0].name: state_of(
+                    entry,
+                    now=now,
+                    wall=wall,
+                    quality=self.desk.beliefs.quality(entry[0].name, entry[0].config.weight, None),
+                    ratings=self.desk.beliefs.count(entry[0].name),
+                )
+                for entry in entries
+            }
+            waiting = len(self.desk.queue)
+        times = [state.until for state in states.values() if state.until is not None]
+        free = any(state.available for state in states.values())
+        missing = [self.lanes.refs(entry[0])[:1] for entry in entries if not entry[1]]
+        return Snapshot(
+            models=states,
+            waiting=waiting,
+            journal=self.journal.health(),
+            missing_keys=tuple(dict.fromkeys(ref for refs in missing for ref in refs)),
+            next_at=None if free or not times else min(times),
+            notes=tuple(self._notes),
+        )
+
+    def switch(self, name: str, off: bool) -> None:
+        """Switch a model off or on, here and in the journal's store.
+
+        Raises:
+            UnknownModelError: the pool has no model of that name.
+        """
+        member = next((m for m in self.lanes.members if m.name == name), None)
+        if member is None:
+            known = ", ".join(m.name for m in self.lanes.members) or "none"
+            raise UnknownModelError(f"The pool has no model {name!r}.", hint=f"It has: {known}.")
+        member.disabled = off
+        if not off:
+            with self.desk.lock:
+                self.desk.wake_for(member)
+        store = self.journal.store
+        if store is not None:
+            try:
+                store.set_disabled(name, off)
+            except StoreError as error:
+                log.warning("That %s is switched %s could not be stored: %s", name, "off" if off else "on", error)
+
+
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check operation, trace_id, wait and fastest_of.
+
+    Raises:
+        InvalidRequestError: names the one that is wrong.
+    """
+    fastest = options.get("fastest_of")
+    if fastest is not None and (isinstance(fastest, bool) or not isinstance(fastest, int) or fastest < 1):
+        raise InvalidRequestError(f"fastest_of is None or a whole number from 1, not {fastest!r}.", argument="fastest_of")
+    return {
+        "operation": _label(options.get("operation"), "operation"),
+        "trace_id": _label(options.get("trace_id"), "trace_id"),
+        "wait": checked_seconds(options.get("wait"), "wait", allow_zero=True),
+        "fastest_of": fastest or 1,
+    }
+
+
+def _label(value: Any, argument: str) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else str(value)
+    return check_text(text, argument)
+
+
+def checked_scope(scope: Any) -> str:
+    """Return the name of a scope.
+
+    Raises:
+        InvalidRequestError: it is no text, or an empty one.
+    """
+    if not isinstance(scope, str) or not scope.strip():
+        raise InvalidRequestError(f"A scope is a non-empty string (a user's id), not {scope!r}.", argument="scope")
+    return check_text(scope, "scope")
+
+
+def request_of(
+    prompt: Any, messages: Any, tools: Any, choice: Any, response_format: Any, params: Any, *, stream: bool
+) -> Request:
+    """Check what a call asks and return it."""
+    return make_request(
+        one_of(prompt, messages),
+        tools=tools,
+        choice=choice,
+        response_format=response_format,
+        params=params,
+        stream=stream,
+    )
+
+
+def price_of(lane: Lane, answered: str | None, usage: Usage | None) -> tuple[float | None, str | None]:
+    """Return what a call cost and the currency; None where the price or the tokens are not known."""
+    price = lane.member.config.price
+    if price is None or usage is None or usage.input_tokens is None or usage.output_tokens is None:
+        return None, None
+    cached = usage.cached_input_tokens or 0
+    written = usage.cache_write_tokens or 0
+    plain = usage.input_tokens - cached - written
+    per_input = price.get("input")
+    per_output = price.get("output")
+    if per_input is None or per_output is None:
+        return None, None
+    total = plain * per_input + usage.output_tokens * per_output
+    total += cached * price.get("cached", per_input) + written * price.get("cache_write", per_input)
+    return total / 1e6, "USD"
+
+
+def resolver(secrets: Any, port: Port) -> tuple[Resolve, float]:
+    """Return what finds keys, and the seconds for which a found key is used without another look."""
+    given = secrets
+
+    async def own(ref: str, scope: str | None) -> str | None:
+        if given is None:
+            return None
+        if isinstance(given, Mapping):
+            return given.get(ref) if scope is None else None
+        return await port.call(getattr(given, "resolve", given), ref, scope)  # type: ignore[no-any-return]
+
+    async def resolve(ref: str, scope: str | None) -> Secret | None:
+        value = await own(ref, scope)
+        if value and value.strip():
+            return Secret(value.strip(), f"secrets {ref}")
+        if scope is not None:
+            return None
+        value = os.environ.get(ref, "").strip()
+        return Secret(value, f"environment {ref}") if value else None
+
+    if secrets is not None and not isinstance(secrets, Mapping) and not callable(getattr(secrets, "resolve", secrets)):
+        raise InvalidRequestError(
+            "secrets is a mapping, a callable (ref, scope), or an object with resolve(ref, scope).", argument="secrets"
+        )
+    return resolve, 1.0 if secrets is None or isinstance(secrets, Mapping) else 60.0

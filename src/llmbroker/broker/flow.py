@@ -1,0 +1,285 @@
+"""The attempt flow: one call on the pool, from the queue to the answer or the error.
+
+Theory of operation
+-------------------
+``obtain`` takes the best free slot and races it: usually one lane runs alone to its end. A second lane is opened beside it when
+the first takes longer than it usually does, when it is being tried out after an illness, or when the caller asked for
+``fastest_of``. The first answer wins; the others are cancelled and waited for, each writes its row. When all lanes failed,
+``decide`` says whether to go on; without a free slot the call sleeps in the queue until somebody wakes it or time mends a
+member. One deadline stands over all of it.
+
+A *trial* is what runs on a lane: ``Whole`` here, ``Opening`` in ``stream``. It never raises for a provider's fault but
+returns an ``Outcome``; its row is committed before it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import msgspec
+
+from llmbroker.broker.core import Core
+from llmbroker.broker.replies import Ask, Choice, pooled
+from llmbroker.client import complete
+from llmbroker.errors import LLMBrokerError, LLMTimeoutError, NoLLMAvailableError
+from llmbroker.health import EmptyAnswerError, Verdict, is_empty
+from llmbroker.io import Flow, Job
+from llmbroker.pool import Lane, Lease
+from llmbroker.router import GiveUp, Next, Passed, Plan, patience
+
+BESIDE = 3
+"""Lanes that may run at once for one call that did not ask for more."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a trial: an answer, or an error with its verdict; neither if another lane was faster."""
+
+    lane: Lane
+    answer: Any = None
+    error: LLMBrokerError | None = None
+    verdict: Verdict | None = None
+
+
+Trial: TypeAlias = Callable[[Core, Ask, Lease], Flow[Outcome]]
+
+
+async def whole(core: Core, ask: Ask, lease: Lease) -> Outcome:
+    """Run one attempt for a whole reply."""
+    lane, port = lease.lane, core.port
+    row = core.begin(ask, lane)
+    try:
+        reply = await complete(port, lane.deployment, ask.request_for(lane), ask.deadline)
+        if is_empty(reply) and core.others(ask):
+            raise EmptyAnswerError(
+                f"{lane.member.name} answered with nothing (finish reason {reply.finish_reason}).",
+                reply=reply,
+                **lane.deployment.facts(),
+            )
+    except LLMBrokerError as error:
+        verdict = await core.failed(ask, lease, row, error)
+        return Outcome(lane, error=error, verdict=verdict)
+    except BaseException as error:
+        core.cut(ask, lease, row, error)
+        raise
+    won = core.claim(ask)
+    core.desk.answered(lease, port.now(), None)
+    await core.close_row(ask, row, "ok" if won else "superseded", reply=reply)
+    if not won:
+        return Outcome(lane)
+    return Outcome(lane, answer=pooled(reply, llm_name=lane.member.name, call_id=row.id, ask=ask, rate=core.rating(ask.scope)))
+
+
+async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
+    """Return the first answer that the pool gives to a call.
+
+    Raises:
+        ProviderError: the caller's own fault, in the provider's words.
+        NoLLMAvailableError: nobody could answer; says why, who was tried, and when somebody may be free.
+    """
+    desk, port = core.desk, core.port
+    desk.credit.earn()
+    try:
+        while True:
+            now = port.now()
+            entries = core.lanes.ready(ask.scope, now) or await core.entries(ask.scope)
+            plan, lease = desk.take(entries, ask, now, wake=core.waker(ask))
+            ask.choices.append(Choice(now, lease.lane if lease else None, plan))
+            if lease is None:
+                await _sleep(core, ask, plan, now)
+            elif now >= ask.deadline:
+                desk.drop(lease)
+                raise nobody(core, ask, plan, "timeout")
+            else:
+                answer = await _race(core, ask, trial, plan, lease)
+                if answer is not None:
+                    return answer
+    finally:
+        if ask.waiter is not None:
+            desk.leave(ask)
+
+
+async def _sleep(core: Core, ask: Ask, plan: Plan, now: float) -> None:
+    """Wait until a slot is offered or a member comes back by itself; raise if that is not worth waiting for."""
+    if not plan.wants:
+        raise nobody(core, ask, plan, plan.verdict)
+    at = plan.next_at
+    somebody_runs = any(passed.returns and passed.until is None for passed in plan.passed)
+    if now >= ask.queue_until or (not somebody_runs and at is not None and at > ask.queue_until):
+        tried = ask.attempts and now < ask.queue_until
+        raise nobody(core, ask, plan, "failed" if tried else "timeout")
+    if at is not None and at <= now:
+        ask.tried.clear()
+        return
+    until = ask.queue_until if at is None else min(at, ask.queue_until)
+    await core.sleep(ask, until - now)
+    ask.tried.clear()
+
+
+async def _race(core: Core, ask: Ask, trial: Trial, plan: Plan, lease: Lease) -> Any:
+    """Run a lane, and others beside it as need be. Return the answer; None: all failed and the call goes on."""
+    first = plan.steps[0]
+    wanted = ask.fastest_of
+    if wanted == 1 and first.probe is not None and first.probe.beside:
+        wanted = 2
+    if len(plan.steps) == 1:
+        return await _finish(core, ask, await trial(core, ask, lease))
+    race = Race(core, ask, trial)
+    try:
+        race.add(lease)
+        for _ in range(wanted - 1):
+            race.widen("fastest_of" if ask.fastest_of > 1 else "beside the one that is tried out")
+        return await race.run(max(wanted, 1))
+    finally:
+        if race.jobs:
+            await race.stop()
+
+
+class Race:
+    """Lanes that run side by side for one call."""
+
+    def __init__(self, core: Core, ask: Ask, trial: Trial) -> None:
+        self._core = core
+        self._ask = ask
+        self._trial = trial
+        self.jobs: dict[int, tuple[Job[Outcome], Lease]] = {}
+
+    def add(self, lease: Lease) -> None:
+        """Start a lane."""
+        job = self._core.port.start(self._trial(self._core, self._ask, lease))
+        self.jobs[id(job)] = (job, lease)
+
+    def widen(self, why: str) -> bool:
+        """Start one more lane, if one is free."""
+        core, ask = self._core, self._ask
+        now = core.port.now()
+        entries = core.lanes.ready(ask.scope, now) or core.lanes.last(ask.scope)
+        plan, lease = core.desk.take(entries, ask, now)
+        if lease is None:
+            return False
+        ask.choices.append(Choice(now, lease.lane, plan, why))
+        self.add(lease)
+        return True
+
+    async def run(self, wanted: int) -> Any:
+        """Wait for the first answer. ``wanted``: lanes to keep running while some are free."""
+        core, ask = self._core, self._ask
+        port = core.port
+        failed: Outcome | None = None
+        hedge_at = self._hedge_at()
+        while self.jobs:
+            now = port.now()
+            timeout = None if hedge_at is None else max(0.0, hedge_at - now)
+            done = await port.wait([job for job, _ in self.jobs.values()], timeout)
+            for job in done:
+                self.jobs.pop(id(job))
+                outcome = job.result()
+                if outcome.answer is not None:
+                    return outcome.answer
+                if outcome.verdict is not None:
+                    failed = outcome
+                    if outcome.verdict.blame == "caller" and outcome.verdict.lacks is None:
+                        return await _finish(core, ask, outcome)
+            if done:
+                while self.jobs and len(self.jobs) < wanted and self.widen("in place of one that failed"):
+                    pass
+            elif hedge_at is not None:
+                hedge_at = None
+                if len(self.jobs) < BESIDE and core.desk.may_hedge() and self.widen("the first one takes long"):
+                    hedge_at = self._hedge_at()
+        assert failed is not None
+        return await _finish(core, ask, failed)
+
+    def _hedge_at(self) -> float | None:
+        """Return when the newest lane has had its usual time."""
+        ask = self._ask
+        if ask.fastest_of > 1:
+            return None
+        _, lease = list(self.jobs.values())[-1]
+        left = ask.deadline - lease.started
+        return lease.started + patience(lease.lane, stream=ask.need.stream, left=left)
+
+    async def stop(self) -> None:
+        """Cancel what still runs and wait until it has written its rows."""
+        for job, _ in self.jobs.values():
+            job.cancel()
+        while self.jobs:
+            for job in await self._core.port.wait([job for job, _ in self.jobs.values()], 5.0) or list(self._running()):
+                self.jobs.pop(id(job))
+
+    def _running(self) -> list[Job[Outcome]]:
+        return [job for job, _ in self.jobs.values()]
+
+
+async def _finish(core: Core, ask: Ask, outcome: Outcome) -> Any:
+    """Return the answer of the last lane; after its failure raise, or return None: the call goes on."""
+    if outcome.verdict is None:
+        return outcome.answer
+    error = ask.error = outcome.error
+    assert error is not None
+    now = core.port.now()
+    entries = core.lanes.ready(ask.scope, now) or await core.entries(ask.scope)
+    move = core.desk.next_move(outcome.verdict, outcome.lane, entries, ask, now)
+    if isinstance(move, GiveUp):
+        if move.error:
+            raise error
+        plan = core.desk.look(entries, ask, now)
+        late = isinstance(error, LLMTimeoutError) and now >= ask.deadline
+        raise nobody(core, ask, plan, "timeout" if late else "failed" if plan.wants else plan.verdict)
+    if isinstance(move, Next) and move.bar:
+        ask.barred.add(id(outcome.lane))
+    return None
+
+
+# -- nobody --------------------------------------------------------------------------------------------------------------
+
+_HINTS = {
+    "empty_pool": "Give Broker(pool=[LLMConfig(...)]) or a model list.",
+    "all_disabled": "Switch one on again with enable_llm(name).",
+    "unable": "Add a model to the pool that has it, or leave it out of the call.",
+}
+
+
+def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError:
+    """Make the error that says why nobody answered and what to do."""
+    port = core.port
+    now, wall = port.now(), port.time()
+    at = plan.next_at
+    retry_at = datetime.fromtimestamp(wall + max(0.0, at - now), UTC) if at is not None else None
+    shown = "; ".join(_why(passed, now) for passed in plan.passed[:8])
+    if len(plan.passed) > 8:
+        shown += f"; and {len(plan.passed) - 8} more"
+    heads = {
+        "empty_pool": "The pool is empty.",
+        "no_keys": "No model of the pool has a key that works",
+        "all_disabled": "All models of the pool are switched off",
+        "unable": "No model of the pool can do what this call needs",
+        "timeout": f"No model was free and answered within {now - ask.began:.1f} s",
+        "failed": "No model of the pool answered",
+    }
+    head = heads[reason]
+    tried = f" Tried {len(ask.attempts)}: {_tried(ask)}." if ask.attempts else ""
+    error = NoLLMAvailableError(
+        head if reason == "empty_pool" else f"{head}: {shown}.{tried}",
+        reason=reason,
+        retry_at=retry_at,
+        attempts=tuple(ask.attempts),
+        hint=core.key_hint() if reason == "no_keys" else _HINTS.get(reason),
+    )
+    error.__cause__ = ask.error
+    return error
+
+
+def _why(passed: Passed, now: float) -> str:
+    text = f"{passed.name} {passed.reason.replace('_', ' ')}"
+    if passed.detail:
+        text += f" ({passed.detail[:120]})"
+    if passed.until is not None and passed.until > now:
+        text += f" for {passed.until - now:.0f} s more"
+    return text
+
+
+def _tried(ask: Ask) -> str:
+    shown = [f"{a.llm_name} {a.status}" + (f" ({a.error[:120]})" if a.error else "") for a in ask.attempts[-6:]]
+    return ", ".join(shown)

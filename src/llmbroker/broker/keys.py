@@ -1,0 +1,154 @@
+"""Which lanes a caller may use: the members of the pool with the keys that this scope has, its own first.
+
+Keys are looked up anew every second (of secrets that the user hands in: every minute, and at once after a refusal), so a
+rotated key is picked up without a restart. Values stay inside ``Secret``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from llmbroker.catalog import Abilities, LLMConfig
+from llmbroker.client import own_address
+from llmbroker.credentials import Secret
+from llmbroker.pool import Key, Lane, Member
+from llmbroker.providers import table
+from llmbroker.providers.base import Provider
+from llmbroker.router import Entry
+
+Resolve: TypeAlias = Callable[[str, str | None], Awaitable[Secret | None]]
+"""Finds the value of a reference in exactly this scope."""
+
+SCOPES = 1024
+"""Scopes whose lanes are remembered; the one that was not used for longest is forgotten first."""
+
+
+class Lanes:
+    """The pool as each scope sees it.
+
+    Args:
+        configs: the model list.
+        able: what is known about a model's abilities.
+        resolve: finds a key.
+        fresh: seconds for which a found key is used without another look.
+        shared: whether a scope without a key of its own may use the shared one.
+        fallback: a model that needs no key, for the case that no other has one.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[LLMConfig],
+        able: Callable[[LLMConfig], Abilities],
+        resolve: Resolve,
+        *,
+        fresh: float,
+        shared: bool = True,
+        fallback: LLMConfig | None = None,
+    ) -> None:
+        self._able = able
+        self._resolve = resolve
+        self._fresh = fresh
+        self._shared = shared
+        self._keys: dict[tuple[str, Secret | str], Key] = {}
+        self._lanes: OrderedDict[tuple[str, Key], Lane] = OrderedDict()
+        self._seen: OrderedDict[str | None, tuple[float, tuple[Entry, ...]]] = OrderedDict()
+        self.members: list[Member] = []
+        self._providers: dict[str, Provider] = {}
+        self._fallback: Member | None = None
+        if fallback is not None:
+            self._fallback = self._member(fallback, len(configs))
+            self._providers[fallback.name] = table.deployment_for(fallback, None).provider
+        self.replace(configs)
+
+    def replace(self, configs: Sequence[LLMConfig]) -> None:
+        """Take another model list; members that are in both, unchanged, keep what is known about them."""
+        old = {member.name: member for member in self.members}
+        self.members = []
+        for index, config in enumerate(configs):
+            known = old.get(config.name)
+            if known is not None and known.config == config:
+                known.index = index
+                self.members.append(known)
+                continue
+            self.members.append(self._member(config, index))
+            self._providers[config.name] = table.deployment_for(config, None).provider
+        self._seen.clear()
+
+    def _member(self, config: LLMConfig, index: int) -> Member:
+        able = self._able(config)
+        lacks = {name for name in ("tools", "images", "json_schema") if getattr(able, name) is False}
+        return Member(config, index, frozenset(lacks), able.context_tokens)
+
+    def forget(self, scope: str | None) -> None:
+        """Look the keys of this scope up anew at its next call."""
+        self._seen.pop(scope, None)
+
+    def ready(self, scope: str | None, now: float) -> tuple[Entry, ...] | None:
+        """Return the pool as this scope sees it, if its keys were looked up lately."""
+        known = self._seen.get(scope)
+        return known[1] if known is not None and now < known[0] else None
+
+    def last(self, scope: str | None) -> tuple[Entry, ...]:
+        """Return the pool as this scope saw it last."""
+        known = self._seen.get(scope)
+        return known[1] if known is not None else ()
+
+    def refs(self, member: Member) -> tuple[str, ...]:
+        """Return the names under which a member's key is looked for."""
+        return refs_of(member.config, self._providers[member.name])
+
+    async def entries(self, scope: str | None, now: float) -> tuple[Entry, ...]:
+        """Return the pool as this scope sees it."""
+        known = self.ready(scope, now)
+        if known is not None:
+            return known
+        found = tuple([(member, await self._of(member, scope)) for member in self.members])
+        if self._fallback is not None and not any(lanes for _, lanes in found):
+            found = (*found, (self._fallback, (self._lane(self._fallback, None),)))
+        self._seen[scope] = (now + self._fresh, found)
+        self._seen.move_to_end(scope)
+        while len(self._seen) > SCOPES:
+            self._seen.popitem(last=False)
+        return found
+
+    async def _of(self, member: Member, scope: str | None) -> tuple[Lane, ...]:
+        config = member.config
+        provider = self._providers[config.name]
+        secrets: list[Secret] = []
+        for ref in refs_of(config, provider):
+            for who in (scope, None) if scope is not None and self._shared else (scope,):
+                secret = await self._resolve(ref, who)
+                if secret and secret not in secrets:
+                    secrets.append(secret)
+        if not secrets:
+            if config.api_key_ref or (provider.needs_key and config.api_key_ref is None):
+                return ()
+            return (self._lane(member, None),)
+        return tuple(self._lane(member, secret) for secret in secrets)
+
+    def _lane(self, member: Member, secret: Secret | None) -> Lane:
+        host = urlsplit(member.config.base_url).netloc if member.config.base_url else member.config.provider or ""
+        ident: tuple[str, Secret | str] = (host, secret if secret is not None else member.name)
+        key = self._keys.get(ident)
+        if key is None:
+            key = self._keys[ident] = Key(secret.source if secret is not None else "no key")
+        lane = self._lanes.get((member.name, key))
+        if lane is None or lane.member is not member:
+            lane = self._lanes[member.name, key] = Lane(member, key, table.deployment_for(member.config, secret))
+            key.members = [m for m in key.members if m.name != member.name] + [member]
+            while len(self._lanes) > max(4096, 4 * len(self.members)):
+                (_, gone), _ = self._lanes.popitem(last=False)
+                self._keys = {ident: key for ident, key in self._keys.items() if key is not gone}
+        else:
+            self._lanes.move_to_end((member.name, key))
+        return lane
+
+
+def refs_of(config: LLMConfig, provider: Provider) -> tuple[str, ...]:
+    """Return the names under which a model's key may be found; none where none may be sent there."""
+    if config.api_key_ref is not None:
+        return (config.api_key_ref,) if config.api_key_ref else ()
+    return provider.key_names if own_address(provider, config.base_url) else ()

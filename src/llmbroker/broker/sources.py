@@ -1,0 +1,173 @@
+"""Where a broker's model list, keys and journal come from: nothing, a TOML model list, or a database.
+
+Nothing is opened or fetched here but what the user named; the journal's file is made by its first row.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmbroker.catalog import Abilities, Catalog, KeyHelp, LLMConfig, home_catalog, load_catalog, load_model_list
+from llmbroker.errors import ConfigurationError, StoreError
+from llmbroker.journal import Journal, Store, is_store, open_store
+from llmbroker.transports.model_store import DEFAULT, data_home
+
+JOURNAL_FILE = "journal.db"
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a broker works with.
+
+    Attributes:
+        pool: the model list.
+        direct: direct models by alias; those given as a value bear their name as alias.
+        journal: the journal.
+        store: the database that the user named as source, or None.
+        catalog: the catalog in force.
+        key_help: help on keys of the model list.
+        fallback: the embedded model, for the case that no model has a key; None where it is not installed or not wanted.
+    """
+
+    pool: tuple[LLMConfig, ...]
+    direct: Mapping[str, LLMConfig]
+    journal: Journal
+    store: Store | None
+    catalog: Catalog
+    key_help: Mapping[str, KeyHelp]
+    fallback: LLMConfig | None
+
+    def able(self, config: LLMConfig) -> Abilities:
+        """Return what is known about a model's abilities."""
+        return self.catalog.able(config)
+
+    def help_for(self, ref: str) -> KeyHelp | None:
+        """Return where a key comes from, if that is known."""
+        return self.key_help.get(ref) or self.catalog.keys.get(ref)
+
+
+def read_setup(
+    source: Any,
+    *,
+    pool: Sequence[LLMConfig] | None,
+    direct: Sequence[str | LLMConfig],
+    journal: Any,
+    home: str | os.PathLike[str] | None,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+) -> Setup:
+    """Return what a broker works with; see ``Broker`` for the arguments.
+
+    Raises:
+        ConfigurationError: a source cannot be used, or two models bear one name.
+    """
+    folder = Path(home).expanduser() if home is not None else data_home()
+    catalog = home_catalog(folder)
+    key_help: Mapping[str, KeyHelp] = {}
+    store: Store | None = None
+    configs: Sequence[LLMConfig] = ()
+    if source is None:
+        configs = catalog.pool if pool is None else ()
+    elif not isinstance(source, (str, os.PathLike)):
+        raise ConfigurationError(
+            f"A broker's source is a model list (models.toml) or a database (broker.db), not {type(source).__name__}.",
+            hint="A list of models in code goes to pool=.",
+        )
+    elif is_store(source):
+        store = open_store(source)
+        configs = _stored(store, catalog) if pool is None else ()
+    else:
+        listed = load_model_list(os.fspath(source))
+        configs, key_help = listed.llms, listed.keys
+    chosen = tuple(_checked(pool) if pool is not None else configs)
+    _refuse_twins(chosen, "pool")
+    return Setup(
+        pool=chosen,
+        direct=_direct(direct, chosen, catalog),
+        journal=_journal(journal, store, folder, clock, wall),
+        store=store,
+        catalog=catalog,
+        key_help=key_help,
+        fallback=_embedded() if source is None and pool is None else None,
+    )
+
+
+def _checked(pool: Sequence[LLMConfig]) -> Sequence[LLMConfig]:
+    if isinstance(pool, (LLMConfig, str, bytes)) or not isinstance(pool, Sequence):
+        raise ConfigurationError(f"pool is a list of LLMConfig, not {type(pool).__name__}.")
+    for config in pool:
+        if not isinstance(config, LLMConfig):
+            raise ConfigurationError(f"pool is a list of LLMConfig; one of them is {type(config).__name__}.")
+    return pool
+
+
+def _refuse_twins(configs: Sequence[LLMConfig], where: str) -> None:
+    seen: set[str] = set()
+    for config in configs:
+        if config.name in seen:
+            raise ConfigurationError(f"Two models of the {where} bear the name {config.name!r}.")
+        seen.add(config.name)
+
+
+def _stored(store: Store, catalog: Catalog) -> Sequence[LLMConfig]:
+    """Return the model list of a database; the catalog's free pool where it has none."""
+    try:
+        return store.models() or catalog.pool
+    except StoreError as error:
+        raise ConfigurationError(
+            f"The model list cannot be read from {store.where}: {error}", hint="Give the models by pool=."
+        ) from error
+
+
+def _direct(direct: Sequence[str | LLMConfig], pool: Sequence[LLMConfig], catalog: Catalog) -> dict[str, LLMConfig]:
+    if isinstance(direct, (str, LLMConfig)):
+        direct = (direct,)
+    names = {config.name for config in pool}
+    found: dict[str, LLMConfig] = {}
+    for entry in direct:
+        if isinstance(entry, LLMConfig):
+            config = entry
+            alias = entry.name
+        elif isinstance(entry, str):
+            known = catalog.aliases.get(entry)
+            if known is None:
+                continue  # said when it is asked for: an alias that the catalog dropped does not break the rest
+            config, alias = known, entry
+        else:
+            raise ConfigurationError(f"direct is a list of aliases and LLMConfig; one of them is {type(entry).__name__}.")
+        if config.name in names or alias in found:
+            raise ConfigurationError(f"Two models bear the name {config.name!r}.")
+        found[alias] = config
+    return found
+
+
+def _journal(journal: Any, store: Store | None, folder: Path, clock: Callable[[], float], wall: Callable[[], float]) -> Journal:
+    if isinstance(journal, Journal):
+        return journal
+    if journal is False:
+        return Journal(None)
+    if journal is None:
+        return Journal(store if store is not None else open_store(folder / JOURNAL_FILE), clock=clock, wall=wall)
+    if not isinstance(journal, (str, os.PathLike)):
+        raise ConfigurationError(f"journal is a path, an address, False or None, not {type(journal).__name__}.")
+    where = os.fspath(journal)
+    return Journal(open_store(where if is_store(where) else f"sqlite:///{where}"), clock=clock, wall=wall)
+
+
+def _embedded() -> LLMConfig | None:
+    if importlib.util.find_spec("xllamacpp") is None:
+        return None
+    return LLMConfig(name="local", provider="local", model=DEFAULT.name, api_key_ref="", weight=0.1)
+
+
+def pinned(name: str, setup_direct: Mapping[str, LLMConfig], catalog: Catalog | None = None) -> LLMConfig | None:
+    """Return the direct model of that name."""
+    for config in setup_direct.values():
+        if config.name == name:
+            return config
+    return (catalog or load_catalog()).named(name)

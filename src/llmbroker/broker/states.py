@@ -1,0 +1,143 @@
+"""What ``snapshot()`` returns: how each model, key and the journal are now, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from llmbroker.pool import Lane, Member
+from llmbroker.router import Entry
+
+
+class ModelState(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of the pool now.
+
+    Attributes:
+        name: the model.
+        available: whether a call could begin on it now.
+        reason: why not: disabled, no_key, busy, or what it suffers from (rate_limited, unavailable, error, unreachable,
+            timeout, empty, key_refused, out_of_credit, not_found, denied); None if it is available.
+        detail: the provider's words, redacted.
+        until: when it will be asked again.
+        failures: incidents in a row.
+        disabled, has_key: switched off by hand; a key was found.
+        running: attempts under way. ``parallel``: the most at once, or None.
+        quality: believed quality without regard to the operation. ``weight``: of the model list. ``ratings``: that count.
+        seconds: half of its last answers came within that time, or None.
+        provider, model, key_source: who serves what with which key (where it was found, never its value).
+        lacks: features that it refused.
+    """
+
+    name: str
+    available: bool
+    reason: str | None = None
+    detail: str | None = None
+    until: datetime | None = None
+    failures: int = 0
+    disabled: bool = False
+    has_key: bool = True
+    running: int = 0
+    parallel: int | None = None
+    quality: float = 0.0
+    weight: float = 0.0
+    ratings: float = 0.0
+    seconds: float | None = None
+    provider: str | None = None
+    model: str | None = None
+    key_source: str | None = None
+    lacks: tuple[str, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool now: a mapping from names to ``ModelState``, in the order of the model list, and what concerns them all.
+
+    Attributes:
+        models: the states.
+        waiting: calls in the queue.
+        journal: state (ok, degraded, off) of the journal and what is behind it.
+        missing_keys: variables that would bring models into play.
+        next_at: when the first model will be free again, if none is free now.
+        unavailable: notes on what does not work as it should (a learner, a price list).
+    """
+
+    models: dict[str, ModelState]
+    waiting: int = 0
+    journal: dict[str, Any] = {}
+    missing_keys: tuple[str, ...] = ()
+    next_at: datetime | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def degraded(self) -> bool:
+        """Whether some model cannot be asked now, or the journal does not keep up."""
+        return any(not state.available and state.reason != "busy" for state in self.models.values()) or (
+            self.journal.get("state") == "degraded"
+        )
+
+    def __getitem__(self, name: str) -> ModelState:
+        return self.models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.models)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.models
+
+    def keys(self) -> Any:
+        """Return the names."""
+        return self.models.keys()
+
+    def values(self) -> Any:
+        """Return the states."""
+        return self.models.values()
+
+    def items(self) -> Any:
+        """Return names and states."""
+        return self.models.items()
+
+
+def state_of(entry: Entry, *, now: float, wall: float, quality: float, ratings: float) -> ModelState:
+    """Return the state of one member as a scope sees it."""
+    member, lanes = entry
+    lane = next((one for one in lanes if one.free(now)), lanes[0] if lanes else None)
+    reason, detail, until, failures = _trouble(member, lane, now)
+    return ModelState(
+        name=member.name,
+        available=reason is None,
+        reason=reason,
+        detail=detail or None,
+        until=datetime.fromtimestamp(wall + until - now, UTC) if until is not None else None,
+        failures=failures,
+        disabled=member.disabled,
+        has_key=lane is not None,
+        running=member.running,
+        parallel=member.config.parallel,
+        quality=quality,
+        weight=member.config.weight,
+        ratings=ratings,
+        seconds=member.latency.quantile(0.5) if len(member.latency) else None,
+        provider=lane.deployment.provider.id if lane is not None else member.config.provider,
+        model=member.config.model,
+        key_source=lane.key.source if lane is not None else None,
+        lacks=tuple(sorted({*member.lacks, *(lane.lacks if lane is not None else ())})),
+    )
+
+
+def _trouble(member: Member, lane: Lane | None, now: float) -> tuple[str | None, str, float | None, int]:
+    if member.disabled:
+        return "disabled", "", None, 0
+    if lane is None:
+        return "no_key", member.config.api_key_ref or "", None, 0
+    failures = max(member.health.incidents, lane.key.health.incidents, lane.health.incidents)
+    ill = lane.ill(now)
+    if ill is not None and ill.illness is not None:
+        return ill.illness.word, ill.detail, ill.until, failures
+    if not lane.free(now):
+        return "busy", "", None, failures
+    return None, "", None, failures
