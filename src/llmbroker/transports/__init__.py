@@ -1,4 +1,34 @@
 """The ports: the only sockets, clocks and threads of the library.
 
-``BlockingIO`` serves synchronous callers, ``AsyncIO`` asyncio, ``Replay`` tests and simulations. Nothing here knows a provider.
+``BlockingIO`` serves synchronous callers, ``AsyncIO`` asyncio, ``Replay`` tests and simulations; each is loaded when it is asked
+for. Nothing here knows a provider. Beside the ports stands the engine for models in this process (``local``).
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmbroker.transports.aio import AsyncIO
+    from llmbroker.transports.blocking import BlockingIO
+    from llmbroker.transports.replay import Answer, Exchange, Replay, sse
+
+__all__ = ["Answer", "AsyncIO", "BlockingIO", "Exchange", "Replay", "sse"]
+_FROM = {
+    "AsyncIO": "aio",
+    "BlockingIO": "blocking",
+    "Answer": "replay",
+    "Exchange": "replay",
+    "Replay": "replay",
+    "sse": "replay",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a port on first use."""
+    module = _FROM.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

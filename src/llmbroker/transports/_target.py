@@ -7,11 +7,9 @@ query or fields of a request: keys may stand in them.
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
-import ssl
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from llmbroker.errors import (
@@ -24,6 +22,9 @@ from llmbroker.errors import (
 )
 from llmbroker.transports._http1 import MAX_HEADERS, TooLarge, Truncated, WireError, head_end, parse_head, request_head
 from llmbroker.wire import HTTPRequest
+
+if TYPE_CHECKING:
+    import ssl
 
 _SAFE = "!#$%&'()*+,/:;=?@[]~"
 
@@ -103,6 +104,8 @@ class Proxies:
         return self._made[url]
 
     def _goes_direct(self, host: str, port: int) -> bool:
+        import ipaddress
+
         host = host.strip("[]").lower().rstrip(".")
         try:
             address = ipaddress.ip_address(host)
@@ -274,21 +277,19 @@ def timed_out(target: Target, *, sent: bool) -> LLMTimeoutError:
 
 def reason(error: BaseException) -> str:
     """The system's words for a fault, without anything of the request in them."""
+    if hasattr(error, "library") and hasattr(error, "reason"):  # ssl.SSLError; its module need not be loaded for this
+        return f"TLS failed ({error.reason or type(error).__name__})"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror[:1].lower() + error.strerror[1:]
-    return {"SSLEOFError": "TLS was broken off", "SSLZeroReturnError": "TLS was ended"}.get(
-        type(error).__name__, type(error).__name__
-    )
+    return type(error).__name__
 
 
 def not_connected(target: Target, why: BaseException | str) -> ConnectionFailedError:
     """No connection came to be."""
     hint = None
-    if isinstance(why, ssl.SSLCertVerificationError):
+    if hasattr(why, "verify_message"):
         why = f"its certificate is not trusted: {why.verify_message}"
         hint = "If your network has a certificate authority of its own, point SSL_CERT_FILE at its file."
-    elif isinstance(why, ssl.SSLError):
-        why = f"TLS failed: {why.reason or 'broken off'}"
     elif isinstance(why, BaseException):
         why = reason(why)
     return ConnectionFailedError(f"No connection to {place(target)}: {why}.", sent=False, hint=hint)
@@ -313,10 +314,12 @@ def unreadable(target: Target, why: WireError) -> LLMBrokerError:
 
 def context_for(verify: bool | ssl.SSLContext) -> ssl.SSLContext:
     """Return the TLS context for a port's ``verify``."""
-    if isinstance(verify, ssl.SSLContext):
+    if not isinstance(verify, bool):
         return verify
     if verify:
         return default_context()
+    import ssl
+
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -332,6 +335,8 @@ def default_context() -> ssl.SSLContext:
     ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` are honoured. Where the system has no certificates, those of certifi are taken, if
     it is installed.
     """
+    import ssl
+
     where = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     context = _contexts.get(where)
     if context is None:

@@ -1,4 +1,4 @@
-"""Threads for the blocking port: workers that are used again, jobs that can be cancelled, and one private event loop.
+"""Threads for the blocking port: workers that are used again, and jobs that can be cancelled.
 
 Theory of operation
 -------------------
@@ -9,11 +9,9 @@ there. Cancellation is told once, as in asyncio: the wait raises ``Cancelled``; 
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from llmbroker.io import Flow, drive
@@ -233,76 +231,3 @@ class ThreadSignal:
                 if event in self._waiting:
                     self._waiting.remove(event)
         return self._flag
-
-
-class PrivateLoop:
-    """One event loop in a thread of its own, for the async functions of sync callers.
-
-    It is made on first use and lives until ``close``, so that what a user's functions bind to their loop (sessions, locks)
-    stays usable from one call to the next.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, awaitable: Awaitable[Any]) -> Any:
-        """Await it on the loop, with this thread's context variables; return its result or raise its exception."""
-        outcome: list[Any] = []
-        finished = threading.Event()
-        tasks: list[asyncio.Task[None]] = []
-
-        async def main() -> None:
-            try:
-                outcome.extend((await awaitable, None))
-            except BaseException as error:  # noqa: BLE001 - it belongs to the caller, not to the loop
-                outcome.extend((None, error))
-            finally:
-                finished.set()
-
-        context = contextvars.copy_context()
-        loop = self._ensure()
-        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(main(), context=context)))
-        try:
-            pause(finished)
-        except BaseException:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-            finished.wait(1.0)
-            raise
-        result, error = outcome
-        if error is not None:
-            raise error
-        return result
-
-    def _ensure(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._loop.is_closed():
-                ready = threading.Event()
-                self._thread = threading.Thread(
-                    target=asyncio.run, args=(self._serve(ready),), name="llmbroker-loop", daemon=True
-                )
-                self._thread.start()
-                ready.wait()
-            assert self._loop is not None
-            return self._loop
-
-    async def _serve(self, ready: threading.Event) -> None:
-        self._stop = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        ready.set()
-        await self._stop.wait()
-
-    def close(self) -> None:
-        """End the loop; what still runs on it is cancelled."""
-        with self._lock:
-            loop, thread, stop = self._loop, self._thread, self._stop
-            self._loop = self._thread = self._stop = None
-        if loop is not None and thread is not None and stop is not None:
-            try:
-                loop.call_soon_threadsafe(stop.set)
-            except RuntimeError:
-                return
-            if thread is not threading.current_thread():
-                thread.join(1.0)

@@ -23,9 +23,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
-from inspect import isawaitable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,11 +32,13 @@ from llmbroker import io
 from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
 from llmbroker.transports._connect import Connection, connect
-from llmbroker.transports._threads import PrivateLoop, ThreadJob, ThreadSignal, Workers, current_job, pause
+from llmbroker.transports._threads import ThreadJob, ThreadSignal, Workers, current_job, pause
 from llmbroker.wire import HTTPReply, HTTPRequest
 
 if TYPE_CHECKING:
     import ssl
+
+    from llmbroker.transports._loop import PrivateLoop
 
 T = TypeVar("T")
 MAX_DRAIN = 16 * 1024  # what a stream that is closed early may still hold without its connection being cut
@@ -50,7 +51,16 @@ class _State:
         self.pid = os.getpid()
         self.idle: dict[tuple[str, str, int], list[Connection]] = {}
         self.workers = Workers()
-        self.loop = PrivateLoop()
+        self._loop: PrivateLoop | None = None
+
+    @property
+    def loop(self) -> PrivateLoop:
+        """The private event loop, made on first use."""
+        if self._loop is None:
+            from llmbroker.transports._loop import PrivateLoop
+
+            self._loop = PrivateLoop()
+        return self._loop
 
     def close(self) -> None:
         """Close everything that is idle."""
@@ -59,7 +69,8 @@ class _State:
                 connections.pop().close()
         if self.pid == os.getpid():
             self.workers.close()
-            self.loop.close()
+            if self._loop is not None:
+                self._loop.close()
 
 
 class BlockingIO:
@@ -233,7 +244,7 @@ class BlockingIO:
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a user's function here; what it returns to be awaited is awaited on the port's private event loop."""
         result = copy_context().run(fn, *args, **kwargs)
-        if isawaitable(result):
+        if isinstance(result, Awaitable):
             result = self._own_state().loop.run(result)
         job = current_job()
         if job is not None:
