@@ -25,8 +25,9 @@ from typing import Any
 import msgspec
 
 from llmbroker.errors import MalformedCallError, ToolLoopLimitError
+from llmbroker.exchange import Reply
 from llmbroker.io import gather
-from llmbroker.loop.run import JSON, Plan, Run
+from llmbroker.loop.run import JSON, Plan, Run, used_ids
 from llmbroker.messages import History
 from llmbroker.tools import Call, ToolRow, Turn, canonical, error_words, fit, read_arguments, read_turn, result_text
 
@@ -63,6 +64,7 @@ async def _step(run: Run) -> tuple[Any, bool]:
         _correct(run, error.generation, error.detail or str(error))
         return None, False
     turn = read_turn(reply, run.used)
+    run.own = isinstance(reply, Reply)
     run.tally.add(_member(reply, "usage"))
     if not run.keep_tool_choice:
         run.parameters = relaxed(run.parameters)
@@ -105,8 +107,7 @@ async def _open_calls(run: Run) -> None:
     at = max(index for index, message in enumerate(history) if message.get("role") in ("assistant", "model"))
     message, *results = history[at:]
     given = [call.get("id") for call in message["tool_calls"]]
-    earlier = History(history[:at]).blocks if at else []
-    used = {call.id for block in earlier if block.assistant for call in block.assistant.calls}
+    used = used_ids(History(history[:at])) if at else set()
     turn = read_turn({"message": {**message, "role": "assistant"}}, used)
     run.used |= used
     del history[at:]
@@ -210,7 +211,8 @@ def _record(run: Run, plans: Sequence[Plan], known: Mapping[str, JSON] = {}) -> 
             elif run.seen[key] > 1:
                 text += f"\n(This is the same result as before, for the same call: {run.seen[key]} times now.)"
         message: JSON = {"role": "tool", "tool_call_id": plan.call.id, "content": text}
-        if plan.error is not None:
+        if plan.error is not None and run.own:
+            # A word of this library, for the dialects that have one for it; a foreign caller sends messages as they are.
             message["is_error"] = True
         run.history.append(message)
         run.rows.append(_row(run, plan, text))

@@ -75,7 +75,8 @@ class Run:
         self.tally = Tally()
         self.step = 0
         self.malformed = 0
-        self.used: set[str] = {call.id for block in self.history.blocks if block.assistant for call in block.assistant.calls}
+        self.own = getattr(caller, "_io", None) is not None
+        self.used = used_ids(self.history)
         self.seen: dict[tuple[str, str, str], int] = {}
         self.publish()
 
@@ -115,6 +116,13 @@ class Run:
             _receive(error, *facts)
         except Exception:  # an exception with slots of its own stays as it is
             _log.debug("cannot attach the messages to %s", type(error).__name__)
+
+
+def used_ids(history: History) -> set[str]:
+    """Return the call ids that a conversation has used, as they were given and as they are sent."""
+    sent = {call.id for block in history.blocks if block.assistant for call in block.assistant.calls}
+    given = {call.get("id") for message in history for call in message.get("tool_calls") or ()}
+    return sent | {name for name in given if isinstance(name, str)}
 
 
 def _receive(target: Any, messages: list[JSON], rows: ToolHistory, sums: ToolLoop) -> None:

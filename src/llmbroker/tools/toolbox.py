@@ -65,7 +65,7 @@ class Toolbox:
     def unknown(self, name: str) -> str:
         """Return what the model is told about a name that no tool has."""
         known = list(self._tools)
-        lines = [f"Unknown tool {name}"]
+        lines = [f"Unknown tool {name if len(name) <= 200 else name[:200] + '...'}"]
         near = nearest(name, known)
         if near:
             lines.append(f"Did you mean {near}?")

@@ -157,9 +157,9 @@ def _calls(given: Any, used: set[str]) -> tuple[list[Call], list[JSON]]:
         if not isinstance(name, str):
             name = function if isinstance(function, str) else ""
         identity = _get(raw, "id")
-        if not isinstance(identity, str) or not identity.strip() or identity in used:
+        identity = whole(identity) if isinstance(identity, str) else ""
+        if not identity.strip() or identity in used:
             identity = new_call_id()
-        identity = whole(identity)
         used.add(identity)
         call = Call(identity, whole(name), _get(where, "arguments", "parameters"))
         calls.append(call)
