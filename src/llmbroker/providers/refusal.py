@@ -26,7 +26,15 @@ from llmbroker.errors import (
     UnsupportedFeatureError,
 )
 from llmbroker.providers.base import Deployment, request_id
-from llmbroker.providers.refusal_words import CODES, PHRASES, STATUSES, WEAK_CODES, ErrorClass
+from llmbroker.providers.refusal_words import (
+    CODES,
+    PHRASES,
+    RETRY_IN,
+    STATUSES,
+    WEAK_CODES,
+    WINDOWS,
+    ErrorClass,
+)
 from llmbroker.providers.waits import reset_seconds, seconds
 from llmbroker.wire import HTTPReply
 
@@ -82,6 +90,13 @@ def read_error(value: Any) -> Facts:
     message = found.message
     if not message and value:
         message = msgspec.json.encode(value, enc_hook=str).decode("utf-8", "replace")[:500]
+    if found.param and " " in found.param:  # Xiaomi says in prose there which rule was broken
+        message, found.param = f"{message}: {found.param}", None
+    if found.retry_after is None:
+        wait = RETRY_IN.search(message)
+        found.retry_after = seconds(wait[1].replace(" ", "")) if wait else None
+    if found.limit is None:
+        found.limit = next((name for name, pattern in WINDOWS.items() if pattern.search(message)), None)
     return Facts(
         message=message,
         codes=tuple(dict.fromkeys(found.codes)),

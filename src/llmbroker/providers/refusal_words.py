@@ -156,3 +156,16 @@ PHRASES: tuple[Phrase, ...] = (
     _phrase((500,), r"^tools param requires --jinja flag", UnsupportedFeatureError, "llama.cpp", "tools"),
     _phrase((500,), r"^image input is not supported", UnsupportedFeatureError, "llama.cpp", "images"),
 )  # fmt: skip
+
+RETRY_IN = re.compile(
+    r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:ms|d|h|m|s))+|\d+(?:\.\d+)? s(?=econd))", re.IGNORECASE
+)
+"""A wait in prose, read only where no field states one: OpenAI, Groq and Gemini as ``1m0.36s``, Azure in seconds."""
+
+WINDOWS: Mapping[str, re.Pattern[str]] = {
+    "day": re.compile(r"\b(?:tokens|requests)[ -]per[ -]day\b|\bfree-models-per-day\b", re.IGNORECASE),
+    "tokens": re.compile(r"\btokens per min(?:ute)?\b", re.IGNORECASE),
+    "requests": re.compile(r"\brequests per min(?:ute)?\b|\bfree-models-per-min\b", re.IGNORECASE),
+    "concurrency": re.compile(r"\bconcurren(?:t|cy)\b", re.IGNORECASE),
+}
+"""Which window refused, in the words of Groq, OpenAI, OpenRouter and Zhipu."""
