@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from llmbroker.catalog import LLMConfig
 from llmbroker.client.flow import EventSource, ReplyStream, complete
 from llmbroker.credentials import Secret
-from llmbroker.errors import InvalidRequestError, MissingKeyError
+from llmbroker.errors import ConfigurationError, InvalidRequestError, MissingKeyError
 from llmbroker.exchange import Event, Reply, Request, TextDelta, make_request
 from llmbroker.io import Port
 from llmbroker.messages import check_text
@@ -186,15 +186,19 @@ def direct_deployment(
         raise InvalidRequestError("Give provider= (a known one) or base_url= (any compatible server).", argument="provider")
     if isinstance(api_key, str):
         api_key = Secret(check_text(api_key.strip(), "api_key"), "argument api_key")
-    config = LLMConfig(
-        name=model,
-        model=model,
-        base_url=base_url,
-        provider=provider,
-        dialect=dialect,
-        headers=dict(headers or {}),
-        tool_params=dict(tool_params or {}),
-    )
+    try:
+        config = LLMConfig(
+            name=model,
+            model=model,
+            base_url=base_url,
+            provider=provider,
+            dialect=dialect,
+            headers=dict(headers or {}),
+            tool_params=dict(tool_params or {}),
+        )
+    except ConfigurationError as error:
+        named = next((name for name in ("base_url", "tool_params", "headers", "dialect") if name in str(error)), "model")
+        raise InvalidRequestError(str(error), argument=named) from None
     key = api_key or None
     if key is None and provider is not None:
         row = table.lookup(provider)
