@@ -31,6 +31,8 @@ MISSED_COUNTS = 600.0
 """Seconds for which a missed budget sends calls with as little time elsewhere."""
 LIKELY = 0.2
 """A model that answers in time less often than this is asked only when nobody else is there."""
+UNWATCHED = 15.0
+"""Seconds that an attempt may take at least before it is cut, where it runs with nobody beside it."""
 FIRST_PATIENCE = 12.0
 """Seconds before a second lane is opened beside a model of which nothing is known."""
 
@@ -223,6 +225,20 @@ def patience(lane: Lane, *, stream: bool, left: float) -> float:
     else:
         wanted = max(FIRST_PATIENCE, 2.0 * record.quantile(0.95))
     return min(wanted, 0.5 * left)
+
+
+def alone(lane: Lane, *, stream: bool, left: float) -> float | None:
+    """Return the seconds after which an attempt may be cut that runs without anybody beside it; None: do not run it so.
+
+    To watch an attempt costs more than to make it. Where a model is known to answer quickly and so much time is left that a
+    cut does no harm, it runs unwatched; whoever was cut once is watched for the rest of its call.
+    """
+    member = lane.member
+    record = member.first if stream else member.latency
+    if len(record) < 5 or member.lost or record.missed:
+        return None
+    limit = max(UNWATCHED, 6.0 * record.quantile(0.95))
+    return limit if 3.0 * limit <= left else None
 
 
 # -- after an error ------------------------------------------------------------------------------------------------------

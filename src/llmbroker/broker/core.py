@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -163,21 +162,16 @@ class Core:
             await self.port.call(self.journal.record, made)
 
     async def failed(
-        self,
-        ask: Ask,
-        lease: Lease,
-        row: Row,
-        error: LLMBrokerError,
-        usage: Usage | None = None,
-        *,
-        hung: bool = False,
+        self, ask: Ask, lease: Lease, row: Row, error: LLMBrokerError, deadline: float, *, usage: Usage | None = None
     ) -> Verdict:
         """An attempt failed by a provider's or the wire's fault: note it, free the slot, write the row.
 
-        ``hung``: it had all the time that it could want, whatever the call's deadline says.
+        ``deadline``: what the attempt was given; infinity, when it had all the time that it could want.
         """
         now = self.port.now()
-        verdict = self.desk.failed(lease, error, now, math.inf if hung else ask.deadline - row.started, ask)
+        verdict = self.desk.failed(lease, error, now, deadline - row.started, ask)
+        if verdict.status == "timeout":
+            ask.watched = True
         if verdict.blame == "key":
             self.lanes.forget(ask.scope)
         await self.close_row(ask, row, verdict.status, error=error, usage=usage)

@@ -27,7 +27,7 @@ from llmbroker.errors import LLMBrokerError, LLMTimeoutError, NoLLMAvailableErro
 from llmbroker.health import EmptyAnswerError, Verdict, is_empty
 from llmbroker.io import Flow, Job
 from llmbroker.pool import Lane, Lease
-from llmbroker.router import GiveUp, Next, Passed, Plan, patience
+from llmbroker.router import GiveUp, Next, Passed, Plan, alone, patience
 
 BESIDE = 3
 """Lanes that may run at once for one call that did not ask for more."""
@@ -42,15 +42,15 @@ class Outcome(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None
 
 
-Trial: TypeAlias = Callable[[Core, Ask, Lease], Flow[Outcome]]
+Trial: TypeAlias = Callable[[Core, Ask, Lease, float], Flow[Outcome]]
 
 
-async def whole(core: Core, ask: Ask, lease: Lease) -> Outcome:
+async def whole(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcome:
     """Run one attempt for a whole reply."""
     lane, port = lease.lane, core.port
     row = core.begin(ask, lane)
     try:
-        reply = await complete(port, lane.deployment, ask.request_for(lane), ask.deadline)
+        reply = await complete(port, lane.deployment, ask.request_for(lane), deadline)
         if is_empty(reply) and core.others(ask):
             raise EmptyAnswerError(
                 f"{lane.member.name} answered with nothing (finish reason {reply.finish_reason}).",
@@ -58,7 +58,7 @@ async def whole(core: Core, ask: Ask, lease: Lease) -> Outcome:
                 **lane.deployment.facts(),
             )
     except LLMBrokerError as error:
-        verdict = await core.failed(ask, lease, row, error)
+        verdict = await core.failed(ask, lease, row, error, deadline)
         return Outcome(lane, error=error, verdict=verdict)
     except BaseException as error:
         core.cut(ask, lease, row, error)
@@ -124,7 +124,11 @@ async def _race(core: Core, ask: Ask, trial: Trial, plan: Plan, lease: Lease) ->
     if wanted == 1 and first.probe is not None and first.probe.beside:
         wanted = 2
     if len(plan.steps) == 1:
-        return await _finish(core, ask, await trial(core, ask, lease))
+        return await _finish(core, ask, await trial(core, ask, lease, ask.deadline))
+    if wanted == 1 and not ask.watched:
+        limit = alone(lease.lane, stream=ask.need.stream, left=ask.deadline - lease.started)
+        if limit is not None:
+            return await _finish(core, ask, await trial(core, ask, lease, lease.started + limit))
     race = Race(core, ask, trial)
     try:
         race.add(lease)
@@ -147,7 +151,7 @@ class Race:
 
     def add(self, lease: Lease) -> None:
         """Start a lane."""
-        job = self._core.port.start(self._trial(self._core, self._ask, lease))
+        job = self._core.port.start(self._trial(self._core, self._ask, lease, self._ask.deadline))
         self.jobs[id(job)] = (job, lease)
 
     def widen(self, why: str) -> bool:

@@ -55,6 +55,7 @@ class Ask:
         fastest_of: how many are asked at once.
         tried: ``id`` of lanes that were asked in this pass. ``barred``: of those not asked again.
         attempts, choices: what happened.
+        watched: an attempt was cut for taking long: no other runs without one beside it.
         won: one attempt has the answer; others that come later are superseded.
         group_id: shared by the rows of this call.
     """
@@ -80,6 +81,7 @@ class Ask:
         "trace_id",
         "tried",
         "waiter",
+        "watched",
         "won",
     )
 
@@ -114,6 +116,7 @@ class Ask:
         self.waiter: Waiter | None = None
         self.signal: Signal | None = None
         self.won = False
+        self.watched = False
         self.numbers = itertools.count(1)
         self.group_id = new_id()
         self.last_id: dict[int, str] = {}

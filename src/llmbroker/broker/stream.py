@@ -6,6 +6,7 @@ with the text so far. The row is written when the stream ends, however it ends; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -63,8 +64,8 @@ class Opened:
             events = await stream.next_events()
         except LLMBrokerError as error:
             self._over = True
-            idle = core.port.now() >= limit and limit < ask.deadline
-            await core.failed(ask, self._lease, self.row, error, stream.usage, hung=idle)
+            idle = limit < ask.deadline
+            await core.failed(ask, self._lease, self.row, error, math.inf if idle else limit, usage=stream.usage)
             raise
         except BaseException as error:
             self._over = True
@@ -100,11 +101,11 @@ class Opened:
         return True
 
 
-async def opening(core: Core, ask: Ask, lease: Lease) -> Outcome:
+async def opening(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcome:
     """Run one attempt until its first content."""
     lane, port = lease.lane, core.port
     row = core.begin(ask, lane)
-    stream = ReplyStream(port, lane.deployment, ask.request_for(lane), ask.deadline)
+    stream = ReplyStream(port, lane.deployment, ask.request_for(lane), deadline)
     events: list[Event] = []
     try:
         while True:
@@ -119,7 +120,7 @@ async def opening(core: Core, ask: Ask, lease: Lease) -> Outcome:
                 **lane.deployment.facts(),
             )
     except LLMBrokerError as error:
-        verdict = await core.failed(ask, lease, row, error, stream.usage)
+        verdict = await core.failed(ask, lease, row, error, deadline, usage=stream.usage)
         return Outcome(lane, error=error, verdict=verdict)
     except BaseException as error:
         core.cut(ask, lease, row, error, stream.usage)
