@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import asyncio  # noqa: TID251 - the asynchronous face needs a loop
 import json
 import math
 import os
@@ -356,10 +356,10 @@ def test_the_key_shows_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_text_of_a_model_is_never_read_as_a_path_or_address(tmp_path: Any) -> None:
     secret = tmp_path / "x"
     secret.write_text('{"leak": true}')
+    seen: list[Any] = []
     for text in (str(secret), f"file://{secret}", "http://127.0.0.1:1/x"):
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
         port = Replay().on(None, body(None, "tool_calls", tool_calls=[call]), body("done"))
-        seen: list[Any] = []
         llmbroker.run_tool_loop(
             DirectClient(base_url=URL, model="m", io=port), "hi", tools=[TOOL], dispatch={"f": lambda **kw: seen.append(kw)}
         )
