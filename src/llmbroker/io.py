@@ -145,6 +145,14 @@ def drive(flow: Flow[T]) -> T:
     raise RuntimeError("a flow suspended under a port that cannot wait: only methods of the port may be awaited")
 
 
+async def _kept(flow: Flow[T]) -> T | BaseException:
+    """Return what comes out, exceptions too; an interrupt that left a task would tear its event loop down around the parent."""
+    try:
+        return await flow
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        return error
+
+
 async def gather(port: Port, flows: Sequence[Flow[T]], limit: int | None = None) -> list[T | BaseException]:
     """Run flows side by side, at most ``limit`` at once; return results or exceptions in the order given.
 
@@ -159,19 +167,18 @@ async def gather(port: Port, flows: Sequence[Flow[T]], limit: int | None = None)
             out[0] = error
         return out
     waiting = list(enumerate(flows))[::-1]
-    running: dict[int, tuple[int, Job[T]]] = {}
+    running: dict[int, tuple[int, Job[T | BaseException]]] = {}
     try:
         while waiting or running:
             while waiting and (limit is None or len(running) < limit):
                 index, flow = waiting.pop()
-                job = port.start(flow)
+                job = port.start(_kept(flow))
                 running[id(job)] = (index, job)
             for done in await port.wait([job for _, job in running.values()]):
                 index, job = running.pop(id(done))
-                try:
-                    out[index] = job.result()
-                except Exception as error:  # noqa: BLE001 - the caller asked for exceptions as values
-                    out[index] = error
+                out[index] = result = job.result()
+                if isinstance(result, (KeyboardInterrupt, SystemExit)):
+                    raise result
     except BaseException:
         for _, job in running.values():
             job.cancel()

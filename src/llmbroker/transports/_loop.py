@@ -11,6 +11,29 @@ from typing import Any
 from llmbroker.transports._threads import pause
 
 
+async def awaited(awaitable: Awaitable[Any]) -> Any:
+    """Await what a user's function gave.
+
+    A cancellation of the caller that the function swallowed or turned into another error is raised all the same; a
+    cancellation that came from within the function is a failure of the function, not of the caller.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        result = await awaitable
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("the function was cancelled from within") from error
+    except Exception as error:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from error
+        raise
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return result
+
+
 class PrivateLoop:
     """One event loop in a thread of its own, for the async functions of sync callers.
 
@@ -32,7 +55,7 @@ class PrivateLoop:
 
         async def main() -> None:
             try:
-                outcome.extend((await awaitable, None))
+                outcome.extend((await awaited(awaitable), None))
             except BaseException as error:  # noqa: BLE001 - it belongs to the caller, not to the loop
                 outcome.extend((None, error))
             finally:

@@ -28,6 +28,7 @@ from llmbroker import io
 from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
 from llmbroker.transports._lines import AsyncSignal, Home, Line, connect, enter, keep, note, settle
+from llmbroker.transports._loop import awaited
 from llmbroker.transports._threads import Workers
 from llmbroker.wire import HTTPReply, HTTPRequest
 
@@ -200,7 +201,7 @@ class AsyncIO:
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Await a user's async function here; run a plain one in a thread, with the context variables copied."""
         if is_async(fn):
-            return await fn(*args, **kwargs)
+            return await awaited(fn(*args, **kwargs))
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[None] = loop.create_future()
         outcome: list[Any] = []
@@ -221,7 +222,7 @@ class AsyncIO:
         result, error = outcome
         if error is not None:
             raise error
-        return await result if inspect.isawaitable(result) else result
+        return await awaited(result) if inspect.isawaitable(result) else result
 
     def start(self, flow: io.Flow[T]) -> io.Job[T]:
         """Run a flow as a task."""

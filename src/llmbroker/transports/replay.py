@@ -225,10 +225,11 @@ class Replay:
         """Run a user's function: here under ``drive``; under asyncio a plain one in a thread, an async one awaited."""
         if self._clock.task() is not None:
             return self._call_here(fn, args, kwargs)
+        from llmbroker.transports._loop import awaited
         from llmbroker.transports.aio import is_async
 
         if is_async(fn):
-            return await fn(*args, **kwargs)
+            return await awaited(fn(*args, **kwargs))
         context = copy_context()
 
         def run() -> tuple[Any, BaseException | None]:
@@ -243,7 +244,7 @@ class Replay:
         result, error = await asyncio.to_thread(run)
         if error is not None:
             raise error
-        return await result if inspect.isawaitable(result) else result
+        return await awaited(result) if inspect.isawaitable(result) else result
 
     def _call_here(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._clock.in_function(True, own_thread=False)
