@@ -105,12 +105,12 @@ SHAPES = [
                 "code": 400,
                 "message": "Provider returned error",
                 "metadata": {
-                    "raw": '{"error":{"message":"too small","type":"invalid_request_error","param":"max_output_tokens","code":"below_min"}}'
+                    "raw": '{"error":{"message":"too small","type":"t","param":"max_output_tokens","code":"below_min"}}'
                 },
             }
         },
         "too small",
-        ("below_min", "invalid_request_error"),
+        ("below_min", "t"),
         400,
         "max_output_tokens",
     ),
