@@ -6,10 +6,11 @@ logs or stores a value.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
+
+import msgspec
 
 STARS = "***"
 MIN_SECRET = 4
@@ -69,12 +70,12 @@ def _forms(value: str) -> Iterable[str]:
     yield value
     if value.isalnum():
         return
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield json.dumps(value)[1:-1].replace("/", "\\/")
-    yield repr(value)[1:-1]
-    # A lone surrogate cannot be quoted, and no URL can hold it either.
+    # A lone surrogate cannot be quoted, and neither JSON nor a URL can hold it.
     quotable = value.encode("utf-8", "replace").decode()
+    escaped = msgspec.json.encode(quotable).decode()[1:-1]
+    yield escaped
+    yield escaped.replace("/", "\\/")
+    yield repr(value)[1:-1]
     yield quote(quotable, safe="")
     yield quote(quotable)
     yield quote_plus(quotable)
