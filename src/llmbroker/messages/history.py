@@ -313,10 +313,9 @@ def encode_blocks(history: History, key: Hashable, encode: Callable[[Block, bool
         kept.last_user = last_user
     body = kept.body
     for index in range(kept.count, len(blocks)):
-        for item in encode(blocks[index], index >= last_user):
-            body += msgspec.json.encode(item)
-            body += b","
-    kept.count = len(blocks)
+        # Whole blocks or nothing: an encoder that refuses a part must not leave half a block behind.
+        body += b"".join(msgspec.json.encode(item) + b"," for item in encode(blocks[index], index >= last_user))
+        kept.count = index + 1
     tail = b",".join(msgspec.json.encode(item) for item in encode(history.last_block, True))
     joined = b"[" + bytes(body) + tail + b"]" if tail else b"[" + bytes(body[:-1]) + b"]"
     return msgspec.Raw(joined)

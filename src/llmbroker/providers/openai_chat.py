@@ -35,11 +35,13 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
 
     Raises:
         InvalidRequestError: a parameter cannot be written as JSON.
-        UnsupportedFeatureError: the provider takes no images, sound or files at all.
+        UnsupportedFeatureError: the provider takes no tools, images, sound or files at all.
     """
     provider = deployment.provider
     body: JSON = {"model": deployment.model, "messages": b""}
     if request.tools is not None:
+        if "tools" not in provider.features:
+            raise unsupported(deployment, "tools")
         body["tools"] = _tools(request.tools, "cache_marks" in provider.features)
         if request.tool_choice is not None:
             _put_choice(body, request.tool_choice, request.tools, deployment)
@@ -139,7 +141,7 @@ def _messages(request: Request, deployment: Deployment, word: str | None) -> msg
     provider = deployment.provider
     policy = "never" if "reasoning_content" in deployment.mended.drop else provider.reasoning
     writer = _Writer(deployment, policy)
-    key = (NAME, provider.id, policy)
+    key = (NAME, provider.id, deployment.model, policy)
     made = encode_blocks(request.history, key, writer.block, by_loop=policy == "loop")
     if word is None:
         return made
@@ -165,7 +167,8 @@ class _Writer:
         """Return the messages of one block: the assistant's, the results of its calls in order, what came after."""
         out: list[JSON] = []
         if block.assistant is not None:
-            out.append(self._assistant(block.assistant, current))
+            # Where the user speaks in the same block, the assistant's turn came before: it is of an earlier loop.
+            out.append(self._assistant(block.assistant, current and not block.has_user))
             shown: list[JSON] = []
             out += [self._result(result, shown) for result in block.results]
             if shown:
@@ -283,13 +286,17 @@ class _Writer:
 
     def _need(self, feature: str) -> None:
         if feature not in self._features:
-            deployment = self._deployment
-            raise UnsupportedFeatureError(
-                f"{deployment.provider.id} takes no {feature} in the messages to {deployment.model}; nothing was sent.",
-                feature=feature,
-                hint=f"Use a model that has {feature}, or leave them out.",
-                **deployment.facts(),
-            )
+            raise unsupported(self._deployment, feature)
+
+
+def unsupported(deployment: Deployment, feature: str) -> UnsupportedFeatureError:
+    """Return the error for what a provider cannot do at all; nothing is sent, so that another one can be asked."""
+    return UnsupportedFeatureError(
+        f"{deployment.provider.id} takes no {feature} in requests to {deployment.model}; nothing was sent.",
+        feature=feature,
+        hint=f"Use a model that has {feature}, or leave them out.",
+        **deployment.facts(),
+    )
 
 
 # -- the way in ----------------------------------------------------------------------------------------------------------
