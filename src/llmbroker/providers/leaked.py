@@ -29,9 +29,11 @@ Found: TypeAlias = tuple[str, str]
 
 LONGEST = 1_000_000
 MOST_CALLS = 128
+DEEPEST = 4
+"""How many marks may stand around a call (a fence in a tag, ...)."""
 
 _THINKING = re.compile(r"\s*<(think|thinking|thought)>(.*?)</\1>\s*", re.DOTALL)
-_ENDS = re.compile(r"(?:\s*(?:<\|im_end\|>|<\|eot_id\|>|<\|eom_id\|>|<\|end\|>|<\|endoftext\|>|</s>|<end_of_turn>))+\s*$")
+_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "</s>", "<end_of_turn>")
 _FENCE = re.compile(r"```[\w+-]*[ \t]*\r?\n?(.*?)```", re.DOTALL)
 _TAG = re.compile(r"<(tool_calls?|toolcalls?|tools|function_?calls?|tool_use|\|tool_call\|)>", re.IGNORECASE)
 _FUNCTION = re.compile(r"<function(?:=|\s+name=)\s*[\"']?([^\s\"'<>{=]{1,128})[\"']?\s*>?")
@@ -90,9 +92,12 @@ def recover(reply: Reply, tools: ToolSet) -> Reply:
 class _Reader:
     """Reads a text that consists of calls; ``at`` is the next character."""
 
-    def __init__(self, text: str, tools: ToolSet) -> None:
-        self.text = _ENDS.sub("", text)
+    def __init__(self, text: str, tools: ToolSet, depth: int = 0) -> None:
+        if depth > DEEPEST:
+            raise _NoCallsError
+        self.text = _without_ends(text)
         self.tools = tools
+        self.depth = depth
         self.at = 0
 
     def read(self) -> list[Found]:
@@ -146,7 +151,7 @@ class _Reader:
         if body[:1] not in ("{", "[", "<", "`") and "<arg_key>" in body:
             return [self._glm(body)]
         try:
-            return _Reader(body, self.tools).read()
+            return _Reader(body, self.tools, self.depth + 1).read()
         except ValueError:
             # A closing tag may also stand inside a string, or the JSON may be faulty behind the name.
             self.at = mark
@@ -241,7 +246,7 @@ class _Reader:
         if not fence:
             return None
         self.at = fence.end()
-        return _Reader(fence[1], self.tools).read()
+        return _Reader(fence[1], self.tools, self.depth + 1).read()
 
     def _bare(self) -> list[Found] | None:
         return self._value() if self.text[self.at] in "{[" else None
@@ -255,7 +260,7 @@ class _Reader:
         start = self.at
         members, self.at = _members_of(self.text, start)
         if set(members) == {"tool_calls"}:
-            return _Reader(members["tool_calls"], self.tools)._list()
+            return _Reader(members["tool_calls"], self.tools, self.depth + 1)._list()
         return [_call(members)]
 
     def _list(self) -> list[Found]:
@@ -269,6 +274,17 @@ class _Reader:
                 break
             found += self._value()
         raise _NoCallsError
+
+
+def _without_ends(text: str) -> str:
+    """Return the text without the special tokens that end a turn."""
+    text = text.rstrip()
+    for _ in range(4):
+        ended = next((end for end in _ENDS if text.endswith(end)), None)
+        if ended is None:
+            break
+        text = text.removesuffix(ended).rstrip()
+    return text
 
 
 def _members_of(text: str, start: int) -> tuple[dict[str, str], int]:
