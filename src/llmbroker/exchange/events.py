@@ -41,7 +41,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     def merged(self, later: Usage) -> Usage:
         """Return the last known value of each field: providers repeat and complete usage, they do not add to it."""
-        return Usage(*(new if new is not None else old for old, new in zip(self.fields(), later.fields(), strict=True)))
+        return Usage(
+            self.input_tokens if later.input_tokens is None else later.input_tokens,
+            self.output_tokens if later.output_tokens is None else later.output_tokens,
+            self.cached_input_tokens if later.cached_input_tokens is None else later.cached_input_tokens,
+            self.cache_write_tokens if later.cache_write_tokens is None else later.cache_write_tokens,
+            self.reasoning_tokens if later.reasoning_tokens is None else later.reasoning_tokens,
+            self.total_tokens if later.total_tokens is None else later.total_tokens,
+        )
 
     def fields(self) -> tuple[int | None, ...]:
         """Return the six counts in order."""

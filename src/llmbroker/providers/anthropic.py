@@ -274,8 +274,14 @@ def _assistant(assistant: Assistant, thinking: bool) -> list[JSON]:
 
 
 def _result(result: Result) -> JSON:
-    content = _content(result.parts)
-    item: JSON = {"type": "tool_result", "tool_use_id": result.id, "content": _short(content) if content else "(no output)"}
+    parts = result.parts
+    if len(parts) == 1 and isinstance(parts[0], Text) and not parts[0].cache and not parts[0].text.isspace():
+        item: JSON = {"type": "tool_result", "tool_use_id": result.id, "content": parts[0].text or "(no output)"}
+        if result.is_error:
+            item["is_error"] = True
+        return item
+    content = _content(parts)
+    item = {"type": "tool_result", "tool_use_id": result.id, "content": _short(content) if content else "(no output)"}
     if result.is_error:
         item["is_error"] = True
     return _marked(item, any(getattr(part, "cache", False) for part in result.parts))

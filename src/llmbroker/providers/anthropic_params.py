@@ -9,6 +9,7 @@ parameters), https://docs.claude.com/en/docs/build-with-claude/structured-output
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -68,6 +69,7 @@ def version(model: str) -> tuple[int, int] | None:
     return (int(major), int(minor or 0)) if major else None
 
 
+@lru_cache(maxsize=1024)
 def family(model: str) -> Family:
     """Return what the family of this model takes; a name that is not Claude's gets a careful guess."""
     known = version(model)
@@ -82,6 +84,8 @@ _IMPOSSIBLE = frozenset(
         "include_thoughts", "store", "modalities", "audio", "prediction", "verbosity", "safety_identifier", "prompt_cache_key",
     }
 )  # fmt: skip
+_PLAIN = frozenset({"max_tokens", "temperature", "top_p", "top_k", "stop_sequences"})
+"""Names that stand where they are: nothing else has to be looked for."""
 _LIMITS = ("max_completion_tokens", "max_output_tokens")
 _EFFORT_BUDGETS = {"minimal": 1024, "low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max": 24_576}
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
@@ -95,6 +99,12 @@ def put_params(body: JSON, request: Request, deployment: Deployment) -> None:
     """
     facts = family(deployment.model)
     params = asked(request, deployment)
+    if params.keys() <= _PLAIN:
+        _put_limit(body, params, facts, deployment)
+        if params:
+            _put_sampling(body, params, facts, deployment)
+            body.update(params)
+        return
     params.pop("parallel_tool_calls", None)
     if params.get("n") == 1:
         del params["n"]

@@ -156,11 +156,11 @@ def _contents(block: Block, signatures: bool, media: bool) -> list[JSON]:
             out.append({"role": "model", "parts": parts})
     beside: list[JSON] = []
     if block.results:
-        results = [
-            _result(result, has_id, media, beside)
-            for result, has_id in zip(block.results, own_ids or (False,) * len(block.results), strict=True)
-        ]
-        out.append({"role": "user", "parts": results})
+        results = [_result(result, media, beside) for result in block.results]
+        for made, has_id, result in zip(results, own_ids, block.results, strict=False):
+            if has_id:
+                made["id"] = result.id
+        out.append({"role": "user", "parts": [{"functionResponse": made} for made in results]})
     for message in block.users:
         if message.role == "user":
             beside += _parts(message.parts)
@@ -182,22 +182,35 @@ def _model_parts(assistant: Assistant, signatures: bool) -> tuple[list[JSON], tu
     The provider's own parts are taken where they still say what the message says; their signatures stay where they were.
     """
     native, calls = assistant.native, assistant.calls
-    items: list[JSON] = []
-    if native is not None and native.get("dialect") == NAME:
-        items = [item for item in native["items"] if isinstance(item, dict)]
+    if native is None or native.get("dialect") != NAME:
+        return _made_parts(assistant, signatures), ()
+    items = [item for item in native["items"] if isinstance(item, dict)]
     own_calls = [item["functionCall"] for item in items if isinstance(item.get("functionCall"), dict)]
     own_text = "".join(
         item["text"] for item in items if isinstance(item.get("text"), str) and not item.get("thought") and not _is_call(item)
     )
     if not items or len(own_calls) != len(calls) or own_text != assistant.text:
-        parts = _parts(assistant.parts)
-        if assistant.refusal and not parts:
-            parts.append({"text": assistant.refusal})
-        return parts + _calls(calls, (False,) * len(calls), [{}] * len(calls), signatures), (False,) * len(calls)
+        return _made_parts(assistant, signatures), ()
     own_ids = tuple(bool(call.get("id")) for call in own_calls)
     made = iter(_calls(calls, own_ids, [item for item in items if _is_call(item)], signatures))
     out = [next(made) if _is_call(item) else item for item in items if item != {"text": ""}]
     return out, own_ids
+
+
+def _made_parts(assistant: Assistant, signatures: bool) -> list[JSON]:
+    """Return the parts of a turn that has none of this provider's own."""
+    parts = _parts(assistant.parts)
+    if assistant.refusal and not parts:
+        parts.append({"text": assistant.refusal})
+    missing = PLACEHOLDER if signatures else None
+    for call in assistant.calls:
+        part: JSON = {"functionCall": {"name": call.name, "args": msgspec.Raw(call.arguments.encode())}}
+        signature = (_borrowed(call) if call.extra else None) or missing
+        if signature:
+            part["thoughtSignature"] = signature
+        parts.append(part)
+        missing = None
+    return parts
 
 
 def _is_call(item: JSON) -> bool:
@@ -228,9 +241,11 @@ def _borrowed(call: Call) -> str | None:
     return signature if isinstance(signature, str) and signature else None
 
 
-def _result(result: Result, has_id: bool, media: bool, beside: list[JSON]) -> JSON:
+def _result(result: Result, media: bool, beside: list[JSON]) -> JSON:
     """Return a result; its images and files go into it where the model takes them there, else beside it."""
-    text, answer = result.text, "error" if result.is_error else "result"
+    parts, answer = result.parts, "error" if result.is_error else "result"
+    plain = parts[0] if len(parts) == 1 else None
+    text = plain.text if isinstance(plain, Text) else result.text
     value: Any = text
     if text[:1] in ("{", "["):
         try:
@@ -239,14 +254,13 @@ def _result(result: Result, has_id: bool, media: bool, beside: list[JSON]) -> JS
         except (msgspec.DecodeError, RecursionError):
             pass
     made: JSON = {"name": result.name, "response": {answer: value}}
-    if has_id:
-        made["id"] = result.id
-    others = _parts(part for part in result.parts if not isinstance(part, Text))
-    if others and media:
-        made["parts"] = others
-    else:
-        beside += others
-    return {"functionResponse": made}
+    if not isinstance(plain, Text):
+        others = _parts(part for part in parts if not isinstance(part, Text))
+        if others and media:
+            made["parts"] = others
+        else:
+            beside += others
+    return made
 
 
 _MEDIA = {

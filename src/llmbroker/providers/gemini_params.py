@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -46,6 +47,7 @@ class Family(msgspec.Struct, frozen=True):
     schemas: bool
 
 
+@lru_cache(maxsize=1024)
 def family(model: str) -> Family:
     """Return what the family of this model takes."""
     known = version(model)

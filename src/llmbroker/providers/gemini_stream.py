@@ -75,23 +75,27 @@ def _word(value: Any, numbers: tuple[str, ...]) -> str | None:
     return value if isinstance(value, str) and value not in _UNSPECIFIED else None
 
 
+_COUNTS = {int, type(None)}
+
+
 def usage_of(raw: Mapping[str, Any]) -> Usage | None:
     """Normalise usage metadata: thoughts stand outside candidates, the prompts of tools outside the prompt; add them.
 
     None where no count is stated (Vertex sends the kind of traffic alone in the chunks before the last).
     """
-    prompt, tools = whole_number(raw.get("promptTokenCount")), whole_number(raw.get("toolUsePromptTokenCount"))
-    answer, thoughts = whole_number(raw.get("candidatesTokenCount")), whole_number(raw.get("thoughtsTokenCount"))
-    cached, total = whole_number(raw.get("cachedContentTokenCount")), whole_number(raw.get("totalTokenCount"))
+    get = raw.get
+    prompt, answer, total = get("promptTokenCount"), get("candidatesTokenCount"), get("totalTokenCount")
+    tools, thoughts, cached = get("toolUsePromptTokenCount"), get("thoughtsTokenCount"), get("cachedContentTokenCount")
+    if not {type(count) for count in (prompt, answer, total, tools, thoughts, cached)} <= _COUNTS:
+        prompt, answer, total = whole_number(prompt), whole_number(answer), whole_number(total)
+        tools, thoughts, cached = whole_number(tools), whole_number(thoughts), whole_number(cached)
     sent = None if prompt is None and tools is None else (prompt or 0) + (tools or 0)
     made = None if answer is None and thoughts is None else (answer or 0) + (thoughts or 0)
     if sent is None and made is None and total is None and cached is None:
         return None
     if total is None and sent is not None and made is not None:
         total = sent + made
-    return Usage(
-        input_tokens=sent, output_tokens=made, cached_input_tokens=cached, reasoning_tokens=thoughts, total_tokens=total
-    )
+    return Usage(sent, made, cached, None, thoughts, total)
 
 
 # -- a call that comes in pieces -----------------------------------------------------------------------------------------
@@ -164,8 +168,9 @@ class Decoder:
         if event.data == b"[DONE]":
             return []
         payload = parse_json(event.data, self._deployment)
-        chunks = payload if isinstance(payload, list) else [payload]
-        return [made for chunk in chunks for made in self.chunk(chunk)]
+        if isinstance(payload, list):
+            return [made for chunk in payload for made in self.chunk(chunk)]
+        return self.chunk(payload)
 
     def chunk(self, body: Any) -> list[Event]:
         """Return the events of one chunk.
@@ -190,10 +195,11 @@ class Decoder:
         usage = usage_of(raw) if isinstance(raw, dict) else None
         if usage is not None:
             out.append(UsageReport(usage))
-        candidate = next((item for item in body.get("candidates") or () if not item.get("index")), None)
-        if candidate is not None:
-            self._candidate(candidate, out)
-        elif isinstance(body.get("promptFeedback"), dict):
+        for candidate in body.get("candidates") or ():
+            if not candidate.get("index"):
+                self._candidate(candidate, out)
+                return out
+        if not body.get("candidates") and isinstance(body.get("promptFeedback"), dict):
             blocked = _word(body["promptFeedback"].get("blockReason"), _BLOCK_NUMBERS)
             if blocked:
                 self.done = True
@@ -204,7 +210,9 @@ class Decoder:
         content = candidate.get("content")
         for part in (content.get("parts") if content else None) or ():
             self._part(part, out)
-        word = _word(candidate.get("finishReason"), _FINISH_NUMBERS)
+        word = candidate.get("finishReason")
+        if word is not None:
+            word = _word(word, _FINISH_NUMBERS)
         if word is None:
             return
         self.done = True
