@@ -51,7 +51,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def body(target: Deployment, params: dict[str, Any]) -> dict[str, Any]:
-    request = make_request("hi", tools=[TOOL], params=params)
+    request = make_request("hi", tools=[TOOL] if "tools" in target.provider.features else None, params=params)
     return dict(leaves(msgspec.json.decode(target.dialect.encode(request, target).body)))
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         UnsupportedFeatureError,
     )
     from llmbroker.exchange import Reply, Usage, fold
+    from llmbroker.journal import Call, Stats
     from llmbroker.loop import Transcript, arun_tool_loop, run_tool_loop
     from llmbroker.messages import repair, validate
 
@@ -64,6 +65,7 @@ _ROOM_OF = {
     "AsyncStream": "client",
     "Attempt": "broker",
     "Broker": "broker",
+    "Call": "journal",
     "DirectClient": "client",
     "DirectResult": "client",
     "LLMConfig": "catalog",
@@ -72,6 +74,7 @@ _ROOM_OF = {
     "PooledStream": "broker",
     "Reply": "exchange",
     "Snapshot": "broker",
+    "Stats": "journal",
     "Stream": "client",
     "Transcript": "loop",
     "Usage": "exchange",
@@ -92,6 +95,7 @@ __all__ = [
     "BadRequestError",
     "BillingError",
     "Broker",
+    "Call",
     "ConfigurationError",
     "ConnectionFailedError",
     "ContentFilterError",
@@ -117,6 +121,7 @@ __all__ = [
     "Reply",
     "ServerError",
     "Snapshot",
+    "Stats",
     "StoreError",
     "Stream",
     "StreamInterruptedError",
