@@ -352,8 +352,12 @@ def encode_reply(reply: Reply) -> JSON:
 def decode_models(body: Any) -> list[str]:
     """Return the names in a model list: ``{"data": [{"id": ...}]}``, a bare list (Together), or ``models``."""
     items = (body.get("data") or body.get("models")) if isinstance(body, dict) else body
-    names = [item if isinstance(item, str) else item.get("id") or item.get("name") for item in items or () if item]
-    return [name for name in names if isinstance(name, str)]
+    found: list[str] = []
+    for item in items if isinstance(items, list) else ():
+        name = (item.get("id") or item.get("name")) if isinstance(item, dict) else item
+        if isinstance(name, str):
+            found.append(name)
+    return found
 
 
 DIALECT = Dialect(

@@ -2,7 +2,7 @@
 
 Servers refuse names and values of parameters that their neighbours want. A refusal that names one parameter we sent, and says
 that it is not supported, is mended by leaving it out or by its other name; the client asks once more and the deployment
-remembers. A value out of range is the caller's to mend and is left alone.
+remembers. Only what leaves the meaning of the request is left out (``MAY_GO``). A value out of range is the caller's to mend.
 """
 
 from __future__ import annotations
@@ -18,6 +18,31 @@ _REFUSED = re.compile(
     r"|extra inputs|extra fields|extraneous|unavailable|not compatible|incompatible|not available|deprecated",
     re.IGNORECASE,
 )
+MAY_GO = frozenset(
+    {
+        "frequency_penalty",
+        "metadata",
+        "min_p",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "prompt_cache_key",
+        "reasoning_content",
+        "reasoning_effort",
+        "repetition_penalty",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "store",
+        "stream_options",
+        "temperature",
+        "top_k",
+        "top_p",
+        "user",
+        "verbosity",
+    }
+)
+"""Parameters without which a request still asks the same; ``stop``, ``logprobs`` and the like are not among them."""
+
 _OTHER_NAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _STATUSES = frozenset({400, 404, 422, 500, 501, None})
 
@@ -34,7 +59,7 @@ def mend(error: ProviderError, request: Request, deployment: Deployment) -> Mend
     if error.status not in _STATUSES:
         return None
     words = error.detail or ""
-    named = _name(error, words, _sent(request, deployment))
+    named = _name(error, words, _sent(request, deployment), request)
     if named is None:
         return None
     if named == "tool_choice":
@@ -52,7 +77,8 @@ def mend(error: ProviderError, request: Request, deployment: Deployment) -> Mend
         if deployment.mended.rename.get(ours):
             return None
         return Mend(rename={ours: other} if ours == named else {ours: other, named: other})
-    return Mend(drop=frozenset({named}))
+    ours = next((o for o, t in _renames(deployment).items() if t == named and o in request.params), named)
+    return Mend(drop=frozenset({named})) if named in MAY_GO or ours in MAY_GO else None
 
 
 def _renames(deployment: Deployment) -> dict[str, str]:
@@ -71,10 +97,12 @@ def _sent(request: Request, deployment: Deployment) -> list[str]:
         names.add("stream_options")
     if deployment.provider.reasoning != "never" and "reasoning_content" not in dropped:
         names.add("reasoning_content")
+        if "reasoning-field-reasoning" in deployment.provider.quirks:
+            names.add("reasoning")
     return sorted(names, key=len, reverse=True)
 
 
-def _name(error: BadRequestError, words: str, sent: list[str]) -> str | None:
+def _name(error: BadRequestError, words: str, sent: list[str], request: Request) -> str | None:
     """Return the name of a sent parameter that the refusal is about."""
     if error.param:
         first = error.param.split(".")[0].split("[")[0]
@@ -84,13 +112,20 @@ def _name(error: BadRequestError, words: str, sent: list[str]) -> str | None:
             words = f"{words} {error.param}"
     if isinstance(error, UnsupportedFeatureError) and error.feature in sent:
         return error.feature
-    plain = re.sub(r"[_\-]", "", words).lower()
     for name in sent:
-        if re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", words):
-            return name
-        if "_" in name and re.search(rf"(?<![a-z0-9]){re.escape(name.replace('_', ''))}(?![a-z0-9])", plain):
-            return name
+        if _mentions(words, name):
+            return "reasoning_content" if name == "reasoning" and name not in request.params else name
     return None
+
+
+def _mentions(words: str, name: str) -> bool:
+    """Whether a text names a parameter: as a word of its own where it is long, else in quotes; also in camel case or spaced."""
+    quoted = rf"[`'\"]{re.escape(name)}[`'\"]"
+    whole = rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])"
+    if re.search(whole if "_" in name or len(name) > 7 else quoted, words):
+        return True
+    loose = re.sub(r"[_\- ]", "", words).lower()
+    return "_" in name and name.replace("_", "") in loose
 
 
 def _choice_mend(error: BadRequestError, words: str, request: Request, deployment: Deployment) -> Mend | None:
