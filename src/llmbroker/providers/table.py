@@ -163,7 +163,7 @@ def deployment_for(
         base_url=base,
         model=config.model,
         key=key,
-        headers=_headers(config.headers),
+        headers=config.headers,
         tool_params=config.tool_params,
         leaked_calls="leaked-calls" in provider.quirks if leaked_calls is None else leaked_calls,
     )
@@ -240,22 +240,6 @@ def _with_path(base: str, row: Provider, dialect: Dialect) -> str:
     known = row.dialects[dialect.name][1] if dialect.name in row.dialects else row.base_url
     path = urlsplit(known).path if known else row.path
     return address._replace(path=path).geturl()
-
-
-def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Check the user's further headers.
-
-    Raises:
-        InvalidRequestError: a name or value that HTTP cannot carry.
-    """
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidRequestError(f"headers maps names to texts; {name!r} does not.", argument="headers")
-        if not name.isascii() or not name.isprintable() or any(c in name for c in ' :"(),;<>[]{}') or not name:
-            raise InvalidRequestError(f"{name!r} is no name of a header.", argument="headers")
-        if any(c in value for c in "\r\n\0"):
-            raise InvalidRequestError(f"The header {name!r} holds a line break.", argument="headers")
-    return dict(headers)
 
 
 _FIRST: dict[str, Provider] = {name: next((row for row in ROWS if row.dialect.name == name), COMPATIBLE) for name in DIALECTS}
