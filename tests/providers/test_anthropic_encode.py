@@ -488,13 +488,28 @@ def test_results_of_a_turn_made_without_thinking_switch_it_off() -> None:
     ],
 )
 def test_a_refusal_that_names_a_parameter_is_mended(said: str, dropped: set[str]) -> None:
-    request = make_request("Hi", params={"container": "c", "temperature": 0.5})
+    tool = {"type": "function", "function": {"name": "f", "strict": True}}
+    given = {"container": "c", "temperature": 0.5, "top_p": 0.5, "reasoning_effort": "low"}
+    request = make_request("Hi", params=given, tools=[tool], choice="f", response_format=FORMAT)
     found = DIALECT.mend(BadRequestError("no", detail=said), request, at())  # type: ignore[misc]
     assert found is not None
     assert found.drop == dropped
     where = at()
     where.mended = found
     assert DIALECT.mend(BadRequestError("no", detail=said), request, where) is None or said.startswith("container")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Too many strict tools (21).",
+        "`temperature` is deprecated for this model.",
+        "output_config.format: not here",
+        "This model does not support effort level 'xhigh'.",
+    ],
+)
+def test_a_refusal_of_what_was_not_sent_is_not_mended(said: str) -> None:
+    assert DIALECT.mend(BadRequestError("no", detail=said), make_request("Hi", tools=[TOOL]), at()) is None  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -406,11 +406,15 @@ def test_a_turn_that_was_changed_is_made_anew() -> None:
 )
 def test_a_refusal_that_names_a_parameter_is_mended_once(said: str, dropped: set[str]) -> None:
     where, error = at(), BadRequestError("no", detail=said)
-    found = DIALECT.mend(error, make_request("Hi"), where)  # type: ignore[misc]
+    given = {"reasoning_effort": "low", "presence_penalty": 1, "logprobs": True, "n": 2}
+    request = make_request("Hi", params=given, tools=[TOOL], response_format=FORMAT)
+    found = DIALECT.mend(error, request, where)  # type: ignore[misc]
     assert found is not None
     assert found.drop == dropped
+    if "systemInstruction" not in dropped:
+        assert DIALECT.mend(error, make_request("Hi"), where) is None  # type: ignore[misc]
     where.mended = found
-    assert DIALECT.mend(error, make_request("Hi"), where) is None  # type: ignore[misc]
+    assert DIALECT.mend(error, request, where) is None  # type: ignore[misc]
 
 
 def test_a_wrong_value_stays_the_caller_s_error() -> None:

@@ -17,9 +17,10 @@ import msgspec
 from llmbroker.errors import BadRequestError, InvalidRequestError, ProviderError, UnsupportedFeatureError
 from llmbroker.exchange import Reply, Request, ToolSet, Usage
 from llmbroker.messages import Assistant, Audio, Block, File, History, Image, Part, Result, Text, encode_blocks
+from llmbroker.providers.anthropic_mend import mend
 from llmbroker.providers.anthropic_params import family, output_schema, put_params, thinks
 from llmbroker.providers.anthropic_stream import ANSWER_TOOL, FINISH, Decoder, decode
-from llmbroker.providers.base import Deployment, Dialect, Mend
+from llmbroker.providers.base import Deployment, Dialect
 from llmbroker.providers.params import note, written
 from llmbroker.providers.refusal import decode_error as read_refusal
 from llmbroker.providers.urls import join
@@ -413,45 +414,6 @@ def _usage(usage: Usage | None) -> JSON | None:
 def decode_models(body: JSON) -> list[str]:
     """Return the model names of a model list."""
     return [item["id"] for item in body.get("data") or () if isinstance(item, dict) and isinstance(item.get("id"), str)]
-
-
-# -- mend ----------------------------------------------------------------------------------------------------------------
-
-# What a refusal says, to what is left out from then on. Names with a dot and ``thinking_blocks``, ``strict`` are ours for parts
-# of the body (see anthropic_params).
-_MENDS: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), frozenset(drops))
-    for pattern, drops in (
-        (r"thinking may not be enabled when tool_choice forces|tool_choice.{0,40}not (supported|allowed)", {"tool_choice"}),
-        (r"`temperature` and `top_p` cannot both", {"top_p"}),
-        (r"temperature.{0,60}(deprecated|not supported|unsupported|may only be set to 1|cannot)", {"temperature"}),
-        (r"top_p.{0,60}(deprecated|not supported|unsupported|cannot|must be)", {"top_p"}),
-        (r"top_k.{0,60}(deprecated|not supported|unsupported|cannot|must be unset)", {"top_k"}),
-        (r"invalid.{0,20}signature.{0,20}thinking|signature.{0,40}thinking.{0,40}invalid", {"thinking_blocks"}),
-        (r"(thinking\.)?type.{0,3}enabled.{0,40}(not supported|no longer)", {"thinking.enabled"}),
-        (r"adaptive.{0,40}not supported", {"thinking.adaptive"}),
-        (r"does not support (the )?effort|output_config\.effort", {"output_config.effort"}),
-        (r"not support (extended )?thinking|thinking.{0,30}not supported", {"reasoning_effort", "thinking_budget", "thinking"}),
-        (r"output_config|output_format|structured output|output format", {"output_config.format"}),
-        (r"too many strict tools|schema is too complex|schemas contains too many|tools\.\d+\.custom(\.strict)?:", {"strict"}),
-        (r"max_tokens: \d+ >|maximum allowed number of output tokens", {"max_tokens"}),
-    )
-)  # fmt: skip
-_EXTRA = re.compile(r"^([a-z_][a-z0-9_]*): extra inputs are not permitted", re.IGNORECASE)
-
-
-def mend(error: ProviderError, request: Request, deployment: Deployment) -> Mend | None:
-    """Return what to leave out so that this request is taken, or None. A wrong value of the caller's stays his error."""
-    if not isinstance(error, BadRequestError) or not error.detail:
-        return None
-    extra = _EXTRA.match(error.detail)
-    if extra and extra[1] in request.params:
-        return Mend(drop=frozenset({extra[1]}))
-    for pattern, drops in _MENDS:
-        if pattern.search(error.detail):
-            fresh = drops - deployment.mended.drop
-            return Mend(drop=fresh) if fresh else None
-    return None
 
 
 DIALECT = Dialect(

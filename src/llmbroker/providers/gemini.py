@@ -391,8 +391,19 @@ def mend(error: ProviderError, request: Request, deployment: Deployment) -> Mend
     for pattern, drops in _MENDS:
         if pattern.search(error.detail):
             fresh = drops - deployment.mended.drop
-            return Mend(drop=fresh) if fresh else None
+            return Mend(drop=fresh) if fresh and any(_concerns(name, request) for name in fresh) else None
     return None
+
+
+def _concerns(name: str, request: Request) -> bool:
+    """Whether what is to be left out is in this request at all: else the refusal is about something else."""
+    if name in ("parametersJsonSchema", "tool_choice"):
+        return request.tools is not None
+    if name.startswith("response"):
+        return request.response_format is not None
+    if name == "thinkingLevel":
+        return "reasoning_effort" in request.params
+    return name == "systemInstruction" or name in request.params
 
 
 DIALECT = Dialect(

@@ -53,6 +53,14 @@ _ZHIPU_ERRORS: Errors = {
 }
 
 
+_GOOGLE_ERRORS: Errors = {
+    (None, "PERMISSION_DENIED"): PermissionDeniedError,
+    (None, "UNAUTHENTICATED"): AuthError,
+    (None, "RESOURCE_EXHAUSTED"): RateLimitError,
+    (None, "DEADLINE_EXCEEDED"): ServerError,
+}
+
+
 def _row(name: str, title: str, base_url: str | None, *, keys: tuple[str, ...] = (), **fields: Any) -> Provider:
     upper = name.upper()
     fields.setdefault("dialect", CHAT)
@@ -105,13 +113,7 @@ ROWS: tuple[Provider, ...] = (
         drop=frozenset({"repetition_penalty"}),
         features=EVERY,
         reasoning="always",
-        errors={
-            (None, "FAILED_PRECONDITION"): BillingError,
-            (None, "PERMISSION_DENIED"): PermissionDeniedError,
-            (None, "UNAUTHENTICATED"): AuthError,
-            (None, "RESOURCE_EXHAUSTED"): RateLimitError,
-            (None, "DEADLINE_EXCEEDED"): ServerError,
-        },
+        errors={**_GOOGLE_ERRORS, (None, "FAILED_PRECONDITION"): BillingError},
         errors_source="https://ai.google.dev/gemini-api/docs/troubleshooting",
         docs="https://ai.google.dev/gemini-api/docs/models",
         keys_url="https://aistudio.google.com/apikey",
@@ -390,6 +392,20 @@ ROWS: tuple[Provider, ...] = (
         docs="https://learn.microsoft.com/azure/ai-foundry/openai/concepts/models",
         keys_url="https://portal.azure.com",
     ),
+    _row(
+        "vertex",
+        "Google Vertex AI",
+        None,  # https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/publishers/google
+        keys=("VERTEX_ACCESS_TOKEN",),
+        dialect=gemini.DIALECT,
+        drop=frozenset({"repetition_penalty"}),
+        features=EVERY,
+        reasoning="always",
+        errors=_GOOGLE_ERRORS,
+        errors_source="https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference/api-errors",
+        docs="https://cloud.google.com/vertex-ai/generative-ai/docs/models",
+        keys_url="https://console.cloud.google.com/apis/credentials",
+    ),
 )
 """Every vendor whose dialects are above; rows with a file of their own are added by ``table``."""
 
@@ -422,6 +438,7 @@ FACES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("zhipu", "anthropic"): {"auth": "x-api-key"},
     ("zai", "anthropic"): {"auth": "x-api-key"},
     ("moonshot", "anthropic"): {"auth": "x-api-key"},
+    ("vertex", "anthropic"): {"quirks": frozenset({"raw-predict"})},
     ("ollama", "openai-chat"): {"quirks": frozenset({"leaked-calls", "reasoning-field-reasoning"}), "reasoning": "loop"},
     ("ollama", "openai-responses"): {"quirks": frozenset({"leaked-calls"})},
 }
