@@ -1,7 +1,7 @@
 """The ports: the only sockets, clocks and threads of the library.
 
-``BlockingIO`` serves synchronous callers, ``AsyncIO`` asyncio, ``Replay`` tests and simulations; each is loaded when it is asked
-for. Nothing here knows a provider. Beside the ports stands the engine for models in this process (``local``).
+``BlockingIO`` serves synchronous callers, ``AsyncIO`` asyncio, ``Replay`` tests and simulations; each is loaded on first use.
+Nothing here knows a provider. Beside the ports stands the engine for models in this process (``local``).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-HIGH_WATER = 256 * 1024
+HIGH_WATER = 1024 * 1024
 LOOKUP_SECONDS = 30.0
 
 

@@ -280,7 +280,8 @@ def reason(error: BaseException) -> str:
     if hasattr(error, "library") and hasattr(error, "reason"):  # ssl.SSLError; its module need not be loaded for this
         return f"TLS failed ({error.reason or type(error).__name__})"
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror[:1].lower() + error.strerror[1:]
+        words = os.strerror(error.errno) if isinstance(error.errno, int) and error.errno > 0 else error.strerror
+        return words[:1].lower() + words[1:]
     return type(error).__name__
 
 

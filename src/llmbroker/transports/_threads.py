@@ -9,6 +9,7 @@ there. Cancellation is told once, as in asyncio: the wait raises ``Cancelled``; 
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -41,9 +42,12 @@ class Workers:
         self._idle_seconds = idle_seconds
         self._idle: list[tuple[queue.SimpleQueue[Callable[[], None] | None], threading.Thread]] = []
         self._closed = False
+        self._pid = os.getpid()
 
     def run(self, task: Callable[[], None]) -> None:
         """Run a task, which does not raise, in a thread."""
+        if self._pid != os.getpid():  # forked off: the parent's threads are not here
+            self._pid, self._idle = os.getpid(), []
         try:
             inbox, _ = self._idle.pop()
         except IndexError:
@@ -72,6 +76,8 @@ class Workers:
     def close(self) -> None:
         """End the idle threads; busy ones end after their task."""
         self._closed = True
+        if self._pid != os.getpid():
+            return
         while self._idle:
             try:
                 inbox, thread = self._idle.pop()

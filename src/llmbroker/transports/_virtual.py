@@ -379,16 +379,23 @@ class Clock:
     # -- users' functions --
 
     def in_function(self, enter: bool, *, own_thread: bool) -> None:
-        """A user's function begins or ends: it is busy, and takes no virtual time."""
+        """A user's function begins or ends; one in a thread of its own is busy, and takes no virtual time."""
         step = 1 if enter else -1
         with self._changed:
             self._in_functions += step
-            if own_thread:
-                self._here.functions = getattr(self._here, "functions", 0) + step
-                self._busy += step
+            self._busy += step if own_thread else 0
             if not enter:
                 self._changed.notify_all()
                 self._jump_if_idle()
+
+    def run_counted(self, run: Callable[[], T]) -> T:
+        """Run a user's function in this thread of its own, for which ``in_function`` was told that it begins."""
+        self._here.functions = getattr(self._here, "functions", 0) + 1
+        try:
+            return run()
+        finally:
+            self._here.functions -= 1
+            self.in_function(False, own_thread=True)
 
     def lend(self, lent: bool) -> None:
         """This thread waits for something outside the port, which may use the port itself."""

@@ -237,11 +237,9 @@ class Replay:
                 return context.run(fn, *args, **kwargs), None
             except BaseException as error:  # noqa: BLE001 - it is raised where the function was asked for
                 return None, error
-            finally:
-                self._clock.in_function(False, own_thread=True)
 
         self._clock.in_function(True, own_thread=True)
-        result, error = await asyncio.to_thread(run)
+        result, error = await asyncio.to_thread(self._clock.run_counted, run)
         if error is not None:
             raise error
         return await awaited(result) if inspect.isawaitable(result) else result
