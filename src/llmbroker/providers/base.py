@@ -1,8 +1,8 @@
 """What a dialect and a provider are.
 
-A *dialect* is a wire format: six pure functions in a fixed order. A *provider* is who serves: a row of ``table.py`` with its base
-URL, key names, header form and its differences from the dialect. A *deployment* is a provider, a model and a key. The rest of
-the library handles these values and never compares a provider's name.
+A *dialect* is a wire format: six pure functions in a fixed order. A *provider* is who serves: a row of ``vendors.py`` with its
+base URL, key names, header form and its differences from the dialect. A *deployment* is a provider, a model and a key. The rest
+of the library handles these values and never compares a provider's name.
 """
 
 from __future__ import annotations
