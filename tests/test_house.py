@@ -247,6 +247,15 @@ def test_every_source_file_has_its_test() -> None:
     assert [name_of(path) for path in SOURCES if path.stem != "__init__" and not has_test(path)] == []
 
 
+def test_nothing_is_mocked() -> None:
+    """The port is scripted instead."""
+    word = "unittest" + ".mock"
+    tests = sorted((CHECKOUT / "tests").rglob("*.py"))
+    assert [
+        path.name for path in tests if word in path.read_text(encoding="utf-8") or "Magic" + "Mock" in path.read_text()
+    ] == []
+
+
 def layers() -> list[str]:
     settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = [c for c in settings["tool"]["importlinter"]["contracts"] if c["id"] == "rooms"]

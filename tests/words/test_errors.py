@@ -100,7 +100,7 @@ def test_every_error_is_of_a_known_kind(cls: type[LLMBrokerError]) -> None:
 
 def test_what_the_published_interface_names_is_there() -> None:
     published = """
-        LLMBrokerError NoLLMAvailableError MissingKeyError UnknownModelError PoolModelError ProviderError AuthError RateLimitError
-        LLMTimeoutError InvalidProviderResponseError StreamInterruptedError ToolLoopLimitError
+        LLMBrokerError NoLLMAvailableError MissingKeyError UnknownModelError PoolModelError ProviderError AuthError
+        RateLimitError LLMTimeoutError InvalidProviderResponseError StreamInterruptedError ToolLoopLimitError
     """
     assert set(published.split()) <= {cls.__name__ for cls in CLASSES}
