@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llmbroker.errors import LLMBrokerError
 from llmbroker.transports import _target
 from llmbroker.transports._connect import STAGGER, acknowledged, is_ready, tune
+from llmbroker.transports._threads import Workers
 
 if TYPE_CHECKING:
     import socket
     import ssl
 
+T = TypeVar("T")
 HIGH_WATER = 1024 * 1024
 LOOKUP_SECONDS = 30.0
 
@@ -298,6 +301,37 @@ async def enter(gate: asyncio.Semaphore, target: _target.Target, deadline: float
             await gate.acquire()
     except TimeoutError:
         raise _target.timed_out(target, sent=False) from None
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether a call of it gives something to await: ``async def``, a partial of one, an object whose ``__call__`` is one."""
+    while hasattr(fn, "func") and hasattr(fn, "keywords"):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+async def in_worker(workers: Workers, fn: Callable[[], T]) -> T:
+    """Run a plain function in a thread; return its result or raise its exception, whichever it is, unchanged."""
+    loop = asyncio.get_running_loop()
+    finished: asyncio.Future[None] = loop.create_future()
+    outcome: list[Any] = []
+
+    def task() -> None:
+        try:
+            outcome.extend((fn(), None))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the function was asked for
+            outcome.extend((None, error))
+        try:
+            loop.call_soon_threadsafe(settle, finished)
+        except RuntimeError:  # the loop is closed, nobody waits any more
+            pass
+
+    workers.run(task)
+    await finished
+    result, error = outcome
+    if error is not None:
+        raise error
+    return cast(T, result)
 
 
 def settle(future: asyncio.Future[None]) -> None:

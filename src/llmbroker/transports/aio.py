@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from llmbroker import io
 from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
-from llmbroker.transports._lines import AsyncSignal, Home, Line, connect, enter, keep, note, settle
+from llmbroker.transports._lines import AsyncSignal, Home, Line, connect, enter, in_worker, is_async, keep, note
 from llmbroker.transports._loop import awaited
 from llmbroker.transports._threads import Workers
 from llmbroker.wire import HTTPReply, HTTPRequest
@@ -202,26 +202,8 @@ class AsyncIO:
         """Await a user's async function here; run a plain one in a thread, with the context variables copied."""
         if is_async(fn):
             return await awaited(fn(*args, **kwargs))
-        loop = asyncio.get_running_loop()
-        finished: asyncio.Future[None] = loop.create_future()
-        outcome: list[Any] = []
         context = copy_context()
-
-        def task() -> None:
-            try:
-                outcome.extend((context.run(fn, *args, **kwargs), None))
-            except BaseException as error:  # noqa: BLE001 - it is raised where the function was asked for
-                outcome.extend((None, error))
-            try:
-                loop.call_soon_threadsafe(settle, finished)
-            except RuntimeError:  # the loop is closed, nobody waits any more
-                pass
-
-        self._workers.run(task)
-        await finished
-        result, error = outcome
-        if error is not None:
-            raise error
+        result = await in_worker(self._workers, lambda: context.run(fn, *args, **kwargs))
         return await awaited(result) if inspect.isawaitable(result) else result
 
     def start(self, flow: io.Flow[T]) -> io.Job[T]:
@@ -269,13 +251,6 @@ class AsyncIO:
             await asyncio.sleep(0)  # the transports close their sockets in the loop's next round
         self._workers.close()
         self._workers = Workers()
-
-
-def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether a call of it gives something to await: ``async def``, a partial of one, an object whose ``__call__`` is one."""
-    while hasattr(fn, "func") and hasattr(fn, "keywords"):
-        fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
 class AsyncStream:

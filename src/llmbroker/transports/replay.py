@@ -27,6 +27,7 @@ import msgspec
 from llmbroker import io
 from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
+from llmbroker.transports._threads import Workers
 from llmbroker.transports._virtual import Clock, VirtualSignal
 from llmbroker.wire import HTTPReply, HTTPRequest
 
@@ -118,6 +119,7 @@ class Replay:
         self._wall = wall - start
         self._max_body = max_body
         self._record = record
+        self._workers = Workers()
         self._script: list[_Line] = [_Line(exchange) for exchange in script]
         self._unexpected: list[str] = []
         self.requests: list[HTTPRequest] = []
@@ -225,23 +227,14 @@ class Replay:
         """Run a user's function: here under ``drive``; under asyncio a plain one in a thread, an async one awaited."""
         if self._clock.task() is not None:
             return self._call_here(fn, args, kwargs)
+        from llmbroker.transports._lines import in_worker, is_async
         from llmbroker.transports._loop import awaited
-        from llmbroker.transports.aio import is_async
 
         if is_async(fn):
             return await awaited(fn(*args, **kwargs))
         context = copy_context()
-
-        def run() -> tuple[Any, BaseException | None]:
-            try:
-                return context.run(fn, *args, **kwargs), None
-            except BaseException as error:  # noqa: BLE001 - it is raised where the function was asked for
-                return None, error
-
         self._clock.in_function(True, own_thread=True)
-        result, error = await asyncio.to_thread(self._clock.run_counted, run)
-        if error is not None:
-            raise error
+        result = await in_worker(self._workers, lambda: self._clock.run_counted(lambda: context.run(fn, *args, **kwargs)))
         return await awaited(result) if inspect.isawaitable(result) else result
 
     def _call_here(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -287,10 +280,13 @@ class Replay:
         return self._clock.drive(flow)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """End idle threads; nothing else is held."""
+        self._workers.close()
+        self._workers = Workers()
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """The same from a flow."""
+        self.close()
 
 
 class ReplayStream:
