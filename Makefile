@@ -59,13 +59,13 @@ import-bench: $(VENV)/.bench-stamp ## CPU and memory of `import llmbroker` besid
 	$(BIN)/python benchmarks/imports.py
 
 soak: $(VENV)/.bench-stamp ## 10,000 calls, 1,000 cut streams, 1,000 timeouts: descriptors, threads, memory stay flat
-	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python benchmarks/soak.py $(N)
 
 kills: $(VENV)/.stamp ## kill -9 at any moment: every reply that was handed over has its row
-	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/kills.py $(N)
 
 walks: $(VENV)/.stamp ## random walks through the tool loop: every promise over both ports
-	$(BIN)/python benchmarks/walks.py
+	LLMBROKER_WALKS=$(or $(N),5000) $(PYTEST) -q -n 2 --timeout 3600 tests/loop/test_walks.py
 
 bfcl: $(VENV)/.bench-stamp need-shared ## function-calling tasks through the tool loop, against a 0.5B model on this machine
 	$(BIN)/python benchmarks/bfcl.py $(SHARED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - the asynchronous face needs a loop
+import asyncio
 import contextlib
 import contextvars
 import functools

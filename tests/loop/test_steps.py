@@ -189,7 +189,7 @@ def test_the_plain_loop_refuses_a_caller_that_must_be_awaited() -> None:
 
 
 def test_the_awaited_loop_takes_a_plain_caller() -> None:
-    import asyncio  # noqa: TID251 - the asynchronous face needs a loop
+    import asyncio
 
     from llmbroker.loop import arun_tool_loop
 

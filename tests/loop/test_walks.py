@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - the asynchronous face needs a loop
+import asyncio
 import json
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,9 @@ from llmbroker.errors import MalformedCallError, ServerError, ToolLoopLimitError
 from llmbroker.exchange import Usage
 from llmbroker.loop import Transcript, arun_tool_loop, run_tool_loop
 from llmbroker.messages import validate
+
+WALKS = int(os.environ.get("LLMBROKER_WALKS", "250"))
+"""Walks on each port; ``make walks`` takes thousands."""
 
 TOOLS = [
     declare("good", {"n": {"type": "integer"}}),
@@ -111,7 +115,7 @@ def check(messages: list[dict[str, Any]], *, left: bool) -> None:
 
 
 @pytest.mark.parametrize("face", ["blocking", "asyncio"])
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=WALKS, deadline=None)
 @given(script=scripts, steps=st.integers(1, 6), interrupt=st.sampled_from([0, 0, 0, 1, 2]))
 def test_the_promises_hold_on_every_walk(face: str, script: list[Any], steps: int, interrupt: int) -> None:
     world = World(interrupt)
