@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from llmbroker.errors import InvalidProviderResponseError, InvalidRequestError, RateLimitError
 from llmbroker.exchange import (
     CallDelta,
+    Choice,
     Finished,
     ReasoningDelta,
     RefusalDelta,
@@ -141,3 +142,13 @@ def test_errors_survive_pickling_with_their_facts() -> None:
 
 def test_the_hint_is_part_of_the_message() -> None:
     assert str(RateLimitError("No.", hint="Wait.")) == "No. Wait."
+
+
+def test_a_tool_name_that_no_provider_takes_goes_under_another_and_stays_unique() -> None:
+    def tool(name: str) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name}}
+
+    tools = ToolSet([tool("a.b"), tool("a_b"), tool("a b"), tool("plain")])
+    assert [spec.name for spec in tools.specs] == ["a_b_2", "a_b", "a_b_3", "plain"]
+    assert tools.renamed == {"a_b_2": "a.b", "a_b_3": "a b"}
+    assert make_request("hi", tools=tools, choice="a.b").tool_choice == Choice("tool", "a_b_2")

@@ -70,9 +70,21 @@ async def _complete(port: Port, deployment: Deployment, request: Request, deadli
 
 
 def _recovered(reply: Reply, deployment: Deployment, request: Request) -> Reply:
-    if deployment.leaked_calls and request.tools and not reply.tool_calls and reply.text:
-        return recover(reply, request.tools)
-    return reply
+    tools = request.tools
+    if not tools:
+        return reply
+    if deployment.leaked_calls and not reply.tool_calls and reply.text:
+        reply = recover(reply, tools)
+    return _declared_names(reply, tools.renamed) if tools.renamed and reply.tool_calls else reply
+
+
+def _declared_names(reply: Reply, renamed: Mapping[str, str]) -> Reply:
+    """Give tools back the names that the user declared, where the wire needed others."""
+    calls = []
+    for call in reply.tool_calls or ():
+        function = call["function"]
+        calls.append({**call, "function": {**function, "name": renamed.get(function["name"], function["name"])}})
+    return msgspec.structs.replace(reply, tool_calls=calls, message={**reply.message, "tool_calls": calls})
 
 
 def _folded(http: HTTPReply, deployment: Deployment, request: Request) -> Reply:

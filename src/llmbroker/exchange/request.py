@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange.events import JSON
-from llmbroker.messages import History, check_text
+from llmbroker.messages import History, check_text, wire_name
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as it is declared to a model. ``parameters`` is a JSON schema of type object."""
+    """A tool as it is declared to a model.
+
+    ``name`` is what goes over the wire, fit for every provider and unique in the set; ``declared`` is the user's own name.
+    ``parameters`` is a JSON schema of type object.
+    """
 
     name: str
     description: str
     parameters: JSON
     strict: bool | None = None
     cache: bool = False
+    declared: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -33,18 +39,38 @@ class ToolSet(list[JSON]):
     """A checked list of tool declarations in OpenAI's shape, with the specs that it stands for.
 
     It is a plain list to any caller that accepts ``tools=``; our own clients reuse the check and the encoding.
+
+    Attributes:
+        specs: the tools as they go over the wire.
+        by_name: declared name to spec.
+        renamed: wire name to declared name, where they differ (``spotify.play`` is sent as ``spotify_play``).
+        encoded: what dialects made of the set, by dialect.
     """
 
     def __init__(self, tools: Sequence[Any]) -> None:
-        self.specs: tuple[ToolSpec, ...] = tuple(_tool_spec(tool, index) for index, tool in enumerate(tools))
-        names: set[str] = set()
-        for index, spec in enumerate(self.specs):
-            if spec.name in names:
-                raise InvalidRequestError(f"Two tools have the name {spec.name!r}.", argument=f"tools[{index}]")
-            names.add(spec.name)
-        self.by_name: dict[str, ToolSpec] = {spec.name: spec for spec in self.specs}
+        specs = [_tool_spec(tool, index) for index, tool in enumerate(tools)]
+        self.by_name: dict[str, ToolSpec] = {}
+        self.renamed: dict[str, str] = {}
+        for index, spec in enumerate(specs):
+            if spec.declared in self.by_name:
+                raise InvalidRequestError(f"Two tools have the name {spec.declared!r}.", argument=f"tools[{index}]")
+            self.by_name[spec.declared] = spec
+        taken = {spec.name for spec in specs if spec.name == spec.declared}
+        for index, spec in enumerate(specs):
+            if spec.name != spec.declared:
+                name = next(n for n in _candidates(spec.name) if n not in taken)
+                taken.add(name)
+                self.renamed[name] = spec.declared
+                specs[index] = self.by_name[spec.declared] = msgspec.structs.replace(spec, name=name)
+        self.specs: tuple[ToolSpec, ...] = tuple(specs)
         self.encoded: dict[str, msgspec.Raw] = {}
         super().__init__(tools)
+
+
+def _candidates(name: str) -> Iterator[str]:
+    yield name
+    for number in itertools.count(2):
+        yield f"{name[:60]}_{number}"
 
 
 def _tool_spec(tool: Any, index: int) -> ToolSpec:
@@ -77,7 +103,14 @@ def _tool_spec(tool: Any, index: int) -> ToolSpec:
         raise InvalidRequestError(
             f"The parameters of tool {name!r} cannot be written as JSON: {error}.", argument=f"{where}.function.parameters"
         ) from None
-    return ToolSpec(name, description, dict(parameters), strict=function.get("strict"), cache=bool(tool.get("cache_control")))
+    return ToolSpec(
+        wire_name(name),
+        description,
+        dict(parameters),
+        strict=function.get("strict"),
+        cache=bool(tool.get("cache_control")),
+        declared=name,
+    )
 
 
 def tool_set(tools: Sequence[Any] | None) -> ToolSet | None:
@@ -119,7 +152,7 @@ def tool_choice(choice: Any, tools: ToolSet | None) -> Choice | None:
         raise InvalidRequestError(
             f"tool_choice {choice!r} is neither auto, none, required nor a tool of this call ({known}).", argument="tool_choice"
         )
-    return Choice("tool", name)
+    return Choice("tool", tools.by_name[name].name)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

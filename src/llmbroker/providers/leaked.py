@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 import msgspec
 
 from llmbroker.exchange import Reply, ToolSet, new_call_id
-from llmbroker.messages import wire_name
 
 JSON: TypeAlias = dict[str, Any]
 Found: TypeAlias = tuple[str, str]
@@ -73,7 +72,7 @@ def recover(reply: Reply, tools: ToolSet) -> Reply:
         found = _Reader(text, tools).read()
     except (_NoCallsError, ValueError, RecursionError):
         return reply
-    known = {name for spec in tools.specs for name in (spec.name, wire_name(spec.name))}
+    known = {name for spec in tools.specs for name in (spec.declared, spec.name)}
     if not found or len(found) > MOST_CALLS or any(name not in known for name, _ in found):
         return reply
     calls = [
@@ -200,7 +199,7 @@ class _Reader:
 
     def _members(self, name: str, inner: str, pattern: re.Pattern[str]) -> str:
         """Return the JSON text of arguments that stand in tags; a text is JSON only where the schema asks for no string."""
-        spec = next((spec for spec in self.tools.specs if name in (spec.name, wire_name(spec.name))), None)
+        spec = next((spec for spec in self.tools.specs if name in (spec.declared, spec.name)), None)
         properties = spec.parameters.get("properties") if spec else None
         out: JSON = {}
         at = 0
