@@ -58,8 +58,7 @@ class Toolbox:
         """Return the tool of that name, or None. A name that was changed for the wire finds its tool again."""
         found = self._tools.get(name)
         if found is None:
-            renamed = self.declared.renamed.get(name) if self.declared else None
-            original = renamed or self._by_wire.get(name) or name.strip()
+            original = self._by_wire.get(name) or name.strip()
             found = self._tools.get(original)
         return found
 
