@@ -285,6 +285,42 @@ def test_one_server_wants_ids_of_nine_letters_and_gets_the_same_ones_each_time()
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("provider", "given", "wire"),
+    [
+        (None, "functions.get_weather:0", "functions.get_weather:0"),
+        (None, "x" * 60, "x" * 60),
+        ("openai", "functions.get_weather:0", "functions.get_weather:0"),
+    ],
+)
+def test_an_id_goes_back_as_it_came(provider: str | None, given: str, wire: str) -> None:
+    made = sent([HI, turn(call(given)), result(given)], at(provider))["messages"]
+    assert (made[1]["tool_calls"][0]["id"], made[2]["tool_call_id"]) == (wire, wire)
+
+
+def test_an_id_that_one_server_finds_too_long_is_cut_the_same_way_each_time() -> None:
+    made = sent([HI, turn(call("x" * 60), call("x" * 61)), result("x" * 60), result("x" * 61)], at("openai"))["messages"]
+    ids = [item["id"] for item in made[1]["tool_calls"]]
+    assert [len(item) for item in ids] == [40, 40] and ids[0] != ids[1]
+    assert [m["tool_call_id"] for m in made[2:]] == ids
+
+
+@pytest.mark.parametrize("given", ["", None, "a\nb", "same"])
+def test_ids_that_cannot_be_told_apart_are_made_anew(given: Any) -> None:
+    history = [
+        HI,
+        turn(call(given), call(given)),
+        result(given or "", "1"),
+        result(given or "", "2"),
+        turn(call(given)),
+        result(given or ""),
+    ]
+    made = sent(history)["messages"]
+    ids = [item["id"] for m in made for item in m.get("tool_calls", ())]
+    assert len(set(ids)) == 3 and all(item.isprintable() and item for item in ids)
+    assert [m["tool_call_id"] for m in made if m["role"] == "tool"] == ids
+
+
 def test_text_alone_is_a_string_and_several_parts_are_a_list() -> None:
     one = {"role": "user", "content": [{"type": "text", "text": "a"}]}
     two = {

@@ -88,6 +88,7 @@ class History(list[JSON]):
         self._blocks: list[Block] = []
         self._turn = Turn()
         self._ids: set[str] = set()
+        self._given: set[str] = set()
         self._last_user = -1
         self.encoded: dict[Hashable, Encoded] = {}
         self._media: set[str] = set()
@@ -139,7 +140,11 @@ class History(list[JSON]):
             original = call.get("id")
             text = original if isinstance(original, str) else ""
             extra = {key: value for key, value in call.items() if key not in CALL_KEYS} or None
-            made = Call(self._unique(text), wire_name(function.get("name")), object_text(function.get("arguments")), extra)
+            given = text if text.isprintable() and text not in self._given else ""
+            self._given.add(text)
+            made = Call(
+                self._unique(text), wire_name(function.get("name")), object_text(function.get("arguments")), extra, given
+            )
             self._characters += len(made.arguments)
             calls.append(made)
             self._turn.calls.append((text, made))

@@ -60,13 +60,16 @@ class Call(msgspec.Struct, frozen=True):
     """A tool call of an assistant message, fit for any wire.
 
     ``id`` is unique in the history, ``name`` matches ``[a-zA-Z0-9_-]{1,64}``, ``arguments`` is the text of a JSON object.
-    ``extra`` holds opaque keys that the provider wants back.
+    ``extra`` holds opaque keys that the provider wants back. ``given`` is the id as it came, where it is the only one of its
+    kind in the history, else "": some models know their calls by ids of their own form (``functions.get_weather:0``), and a
+    dialect whose servers take any id sends that.
     """
 
     id: str
     name: str
     arguments: str
     extra: JSON | None = None
+    given: str = ""
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -170,7 +170,8 @@ class _Writer:
             # Where the user speaks in the same block, the assistant's turn came before: it is of an earlier loop.
             out.append(self._assistant(block.assistant, current and not block.has_user))
             shown: list[JSON] = []
-            out += [self._result(result, shown) for result in block.results]
+            given = {call.id: self._id(call) for call in block.assistant.calls}
+            out += [self._result(result, given[result.id], shown) for result in block.results]
             if shown:
                 out.append({"role": "user", "content": shown})
         out += [self._user(message) for message in block.users]
@@ -207,7 +208,7 @@ class _Writer:
 
     def _call(self, call: Call, echo: bool) -> JSON:
         made: JSON = {
-            "id": self._id(call.id),
+            "id": self._id(call),
             "type": "function",
             "function": {"name": call.name, "arguments": call.arguments},
         }
@@ -215,23 +216,31 @@ class _Writer:
             made.update({key: value for key, value in call.extra.items() if key in OPAQUE})
         return made
 
-    def _id(self, call_id: str) -> str:
-        """Return a call's id; one server wants exactly nine letters and digits, made from any id the same way each time."""
-        if "ids-of-nine" not in self._quirks or (len(call_id) == 9 and call_id.isalnum()):
-            return call_id
+    def _id(self, call: Call) -> str:
+        """Return a call's id as the server takes it: as it came, unless it is too long or of a form that is refused.
+
+        Mistral wants exactly nine letters and digits, OpenAI at most 40 characters. What is made is the same each time.
+        """
+        wanted = call.given or call.id
+        if "ids-of-nine" in self._quirks:
+            fits, length = len(wanted) == 9 and wanted.isalnum() and wanted.isascii(), 9
+        else:
+            fits, length = len(wanted) <= 40 or "ids-of-forty" not in self._quirks, 40
+        if fits:
+            return wanted
         import hashlib
 
-        return hashlib.sha256(call_id.encode()).hexdigest()[:9]
+        return hashlib.sha256(wanted.encode("utf-8", "replace")).hexdigest()[:length]
 
-    def _result(self, result: Result, shown: list[JSON]) -> JSON:
+    def _result(self, result: Result, call_id: str, shown: list[JSON]) -> JSON:
         """Return a result; images and files of it go to ``shown``, as a tool message can hold only text."""
         text = result.text
         others = [part for part in result.parts if not isinstance(part, Text)]
         if others:
-            shown.append({"type": "text", "text": f"Attached by the result of {result.name} ({self._id(result.id)}):"})
+            shown.append({"type": "text", "text": f"Attached by the result of {result.name} ({call_id}):"})
             shown += [self._part(part) for part in others]
             text = text or "(see the attachment in the next message)"
-        made: JSON = {"role": "tool", "tool_call_id": self._id(result.id), "content": text}
+        made: JSON = {"role": "tool", "tool_call_id": call_id, "content": text}
         if "cache_marks" in self._features and any(isinstance(part, Text) and part.cache for part in result.parts):
             made["content"] = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
         if "result-name" in self._quirks:

@@ -7,6 +7,7 @@ of documented sentences where a vendor gives no code, then the status. Nothing h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -255,7 +256,7 @@ def classify(deployment: Deployment, status: int | None, codes: Sequence[str], m
         if word in CODES:
             return CODES[word], None
     for phrase in PHRASES:
-        if status in phrase.statuses and phrase.pattern.search(message):
+        if status in phrase.statuses and re.search(phrase.pattern, message, re.IGNORECASE):
             return phrase.error, phrase.feature
     if (status, "") in own:
         return own[status, ""], None

@@ -114,17 +114,20 @@ STATUSES: Mapping[int, ErrorClass] = {
 
 
 class Phrase(msgspec.Struct, frozen=True):
-    """A sentence by which a vendor says what it has no code for. ``source``: who says it."""
+    """A sentence by which a vendor says what it has no code for.
+
+    ``pattern`` is a regular expression, case ignored, compiled when it is first needed; ``source`` is who says it.
+    """
 
     statuses: frozenset[int | None]
-    pattern: re.Pattern[str]
+    pattern: str
     error: ErrorClass
     source: str
     feature: str | None = None
 
 
 def _phrase(statuses: Sequence[int | None], pattern: str, error: ErrorClass, source: str, feature: str | None = None) -> Phrase:
-    return Phrase(frozenset(statuses), re.compile(pattern, re.IGNORECASE), error, source, feature)
+    return Phrase(frozenset(statuses), pattern, error, source, feature)
 
 
 _TOO_LONG = (400, 413, 422, 500, None)

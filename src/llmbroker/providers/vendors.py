@@ -5,9 +5,10 @@ own codes, read on the page that ``errors_source`` names; words that mean the sa
 code is the status alone.
 
 Quirks of Chat Completions: ``content-not-null`` (an assistant turn with calls needs a string), ``ids-of-nine`` (call ids are
-nine letters or digits), ``required-is-any``, ``document-url`` (files as ``document_url``), ``reasoning-field-reasoning``
-(reasoning goes back as ``reasoning``), ``reasoning-required`` (a turn with calls needs the field), ``call-extra`` (opaque keys
-on calls are taken from any history), ``leaked-calls`` (look for calls in the text).
+nine letters or digits), ``ids-of-forty`` (at most 40 characters), ``required-is-any``, ``document-url`` (files as
+``document_url``), ``reasoning-field-reasoning`` (reasoning goes back as ``reasoning``), ``reasoning-required`` (a turn with
+calls needs the field), ``call-extra`` (opaque keys on calls are taken from any history), ``leaked-calls`` (look for calls in
+the text).
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ ROWS: tuple[Provider, ...] = (
         rename={"max_tokens": "max_completion_tokens"},
         drop=_SAMPLING,
         features=EVERY,
+        quirks=frozenset({"ids-of-forty"}),
         dialects={"openai-responses": (RESPONSES, "https://api.openai.com/v1")},
         errors_source="https://platform.openai.com/docs/guides/error-codes",
         docs="https://platform.openai.com/docs/models",
@@ -385,6 +387,7 @@ ROWS: tuple[Provider, ...] = (
         auth="api-key",
         drop=_SAMPLING,
         features=EVERY,
+        quirks=frozenset({"ids-of-forty"}),
         base_names=("AZURE_OPENAI_ENDPOINT",),
         path="/openai/v1",
         errors={(None, "DeploymentNotFound"): ModelNotFoundError, (None, "OperationNotSupported"): BadRequestError},
