@@ -57,6 +57,35 @@ def names() -> str:
     return table(["name", "what it is"], [[f"`{name}`", first_sentence(thing)] for name, thing in plain])
 
 
+def api() -> str:
+    """Every public name with its signature, methods and fields: a change of the published interface shows here."""
+    import llmbroker
+
+    lines = []
+    for name in llmbroker.__all__:
+        thing = getattr(llmbroker, name)
+        if not isinstance(thing, type):
+            lines.append(f"{name}{_signature(thing)}")
+            continue
+        lines.append(f"class {name}({', '.join(base.__name__ for base in thing.__bases__)}){_signature(thing.__init__)}")
+        for member, value in sorted(inspect.getmembers_static(thing)):
+            if member.startswith("_") or member in vars(object) or _inherited_from_python(thing, member):
+                continue
+            kind = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+            lines.append(f"    {member}{_signature(kind)}")
+    return re.sub(r" at 0x[0-9a-f]+", "", "\n".join(lines)) + "\n"
+
+
+def _signature(thing: object) -> str:
+    text = str(inspect.signature(thing)) if inspect.isfunction(thing) else ""
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
+
+
+def _inherited_from_python(thing: type, member: str) -> bool:
+    owner = next(base for base in thing.__mro__ if member in vars(base))
+    return owner.__module__ == "builtins"
+
+
 def rooms() -> str:
     """The picture of the rooms, from the contract that keeps them apart, with the first line of each room's own words."""
     settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -161,6 +190,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "room-table": room_table,
 }
 
+FILES: dict[str, Callable[[], str]] = {"api.txt": api}
+
 
 def main(arguments: list[str]) -> int:
     made: dict[str, str] = {}
@@ -179,6 +210,12 @@ def main(arguments: list[str]) -> int:
             stale.append(page.relative_to(CHECKOUT).as_posix())
             if "--check" not in arguments:
                 page.write_text(new, encoding="utf-8")
+    for name, make in FILES.items():
+        path, text = DOCS / name, make()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(path.relative_to(CHECKOUT).as_posix())
+            if "--check" not in arguments:
+                path.write_text(text, encoding="utf-8")
     if stale and "--check" in arguments:
         print(f"stale: {', '.join(stale)}; `make tables` writes them anew", file=sys.stderr)
         return 1
