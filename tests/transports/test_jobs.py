@@ -402,7 +402,7 @@ def test_plain_functions_of_several_jobs_run_at_the_same_time() -> None:
         together = threading.Barrier(3)
 
         async def flow(port: Port) -> None:
-            calls = [port.call(together.wait, 10) for _ in range(3)]
+            calls = [port.call(together.wait, 10) for _ in range(3)]  # noqa: B023
             assert sorted(await gather(port, calls)) == [0, 1, 2]  # type: ignore[type-var]
 
         Face(kind).run(flow)
