@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - an async source of a user suspends for real
+import asyncio
 import logging
 import os
 import pickle

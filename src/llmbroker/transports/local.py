@@ -233,6 +233,11 @@ class _Run:
         """Let the computation end at its next token."""
         self._stopped = True
 
+    def cut(self) -> None:
+        """The same, and end the caller's wait for it; from any thread."""
+        self._stopped = True
+        self.chunks.put(None)
+
     def join(self, seconds: float) -> None:
         """Wait for the thread."""
         if self._thread is not threading.current_thread():
@@ -304,6 +309,10 @@ class _Stream:
             return b"data: [DONE]\n\n"
         return b"data: " + msgspec.json.encode(_marked(chunk, self._mark)) + b"\n\n"
 
+    def cut(self) -> None:
+        """End a wait for it, from any thread."""
+        self._run.cut()
+
     def close(self) -> None:
         """Stop the computation at its next token."""
         self._ended = True
@@ -323,17 +332,24 @@ class _Refusal:
         self.status = reply.status
         self._body = reply.body
 
-    def read(self, deadline: float | None = None) -> bytes:  # noqa: ARG002 - the signature of a stream
+    def read(self, deadline: float | None = None) -> bytes:
         """Return the body, then ``b""``."""
         body, self._body = self._body, b""
         return body
+
+    def cut(self) -> None:
+        """Nobody waits for it."""
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def send(request: HTTPRequest, deadline: float | None, now: Callable[[], float]) -> HTTPReply:
+def send(
+    request: HTTPRequest, deadline: float | None, now: Callable[[], float], hold: Callable[[Any], None] | None = None
+) -> HTTPReply:
     """Answer a request whole. ``deadline`` is in seconds on the scale of ``now``.
+
+    ``hold`` is given an object whose ``cut`` ends the wait from any thread; what is then returned is of no use.
 
     Raises:
         LLMTimeoutError: the deadline passed; the computation ends at its next token.
@@ -345,6 +361,8 @@ def send(request: HTTPRequest, deadline: float | None, now: Callable[[], float])
         return _refusal(error)
     chunks = []
     try:
+        if hold is not None:
+            hold(run)
         while True:
             chunk = run.next(_remaining(deadline, now))
             if chunk is None:
@@ -359,10 +377,12 @@ def send(request: HTTPRequest, deadline: float | None, now: Callable[[], float])
     return HTTPReply(200, _HEADERS, msgspec.json.encode(_marked(_whole(chunks), mark)))
 
 
-def open(  # noqa: A001 - the name of the port's method
-    request: HTTPRequest, deadline: float | None, now: Callable[[], float]
+def open(
+    request: HTTPRequest, deadline: float | None, now: Callable[[], float], hold: Callable[[Any], None] | None = None
 ) -> _Stream | _Refusal:
     """Answer a request as a stream; returns when the first chunk is there, so that a refusal is seen in its status.
+
+    ``hold`` as in ``send``.
 
     Raises:
         LLMTimeoutError: the deadline passed.
@@ -373,6 +393,8 @@ def open(  # noqa: A001 - the name of the port's method
     except _EngineError as error:
         return _Refusal(_refusal(error))
     try:
+        if hold is not None:
+            hold(run)
         first = run.next(_remaining(deadline, now))
     except TimeoutError:
         run.cancel()

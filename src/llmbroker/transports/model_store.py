@@ -189,7 +189,7 @@ def _download(requirement: str, folder: Path, timeout: float) -> None:
     for command in _ways(requirement, folder):
         tried = True
         try:
-            done = subprocess.run(  # noqa: S603 - the command is built here, from constants
+            done = subprocess.run(
                 command,
                 check=False,
                 stdin=subprocess.DEVNULL,
