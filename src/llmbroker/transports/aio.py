@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +83,7 @@ class AsyncIO:
         if request.url.startswith("local:"):
             from llmbroker.transports import local
 
-            return cast(HTTPReply, await self.call(local.send, request, deadline, monotonic))
+            return await self._in_engine(lambda hold: local.send(request, deadline, monotonic, hold))
         stream = await self._exchange(request, deadline)
         parts = []
         while part := await stream.read(deadline):
@@ -94,8 +95,26 @@ class AsyncIO:
         if request.url.startswith("local:"):
             from llmbroker.transports import local
 
-            return _LocalStream(self, await self.call(local.open, request, deadline, monotonic))
+            return _LocalStream(self, await self._in_engine(lambda hold: local.open(request, deadline, monotonic, hold)))
         return await self._exchange(request, deadline)
+
+    async def _in_engine(self, wait: Callable[[Callable[[Any], None]], T]) -> T:
+        """Wait for the engine of this process in a thread; a cancellation ends that wait too."""
+        held: list[Any] = []
+        left = threading.Event()
+
+        def hold(line: Any) -> None:
+            held.append(line)
+            if left.is_set():
+                line.cut()
+
+        try:
+            return await in_worker(self._workers, lambda: wait(hold))
+        except asyncio.CancelledError:
+            left.set()
+            for line in held:
+                line.cut()
+            raise
 
     async def _exchange(self, request: HTTPRequest, deadline: float | None) -> AsyncStream:
         target = self._targets.find(request.url)
@@ -352,7 +371,13 @@ class _LocalStream:
 
     async def read(self, deadline: float | None = None) -> bytes:
         """Return the next bytes."""
-        return cast(bytes, await self._port.call(self._inner.read, deadline))
+
+        def wait(hold: Callable[[Any], None]) -> bytes:
+            hold(self._inner)
+            data: bytes = self._inner.read(deadline)
+            return data
+
+        return await self._port._in_engine(wait)
 
     async def close(self) -> None:
         """End it."""

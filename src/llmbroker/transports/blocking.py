@@ -19,11 +19,12 @@ The asyncio port keeps the same rule.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -114,7 +115,8 @@ class BlockingIO:
         if request.url.startswith("local:"):
             from llmbroker.transports import local
 
-            return local.send(request, deadline, monotonic)
+            with _held() as hold:
+                return local.send(request, deadline, monotonic, hold)
         stream = self._exchange(request, deadline)
         parts = []
         while part := stream.take(deadline):
@@ -126,7 +128,8 @@ class BlockingIO:
         if request.url.startswith("local:"):
             from llmbroker.transports import local
 
-            return _LocalStream(local.open(request, deadline, monotonic))
+            with _held() as hold:
+                return _LocalStream(local.open(request, deadline, monotonic, hold))
         return self._exchange(request, deadline)
 
     def _exchange(self, request: HTTPRequest, deadline: float | None) -> Stream:
@@ -237,7 +240,7 @@ class BlockingIO:
         job = current_job()
         if job is None:
             if seconds > 0:
-                time.sleep(seconds)  # noqa: ASYNC251 - this port blocks by design
+                time.sleep(seconds)
         else:
             job.pause(threading.Event(), max(0.0, seconds))
 
@@ -291,6 +294,20 @@ class BlockingIO:
     async def aclose(self) -> None:
         """The same from a flow."""
         self.close()
+
+
+@contextlib.contextmanager
+def _held() -> Iterator[Callable[[Any], None] | None]:
+    """Around a wait for the engine: how to leave what can end it at the job of this thread, if it is one."""
+    job = current_job()
+    if job is None:
+        yield None
+        return
+    try:
+        yield job.hold
+    finally:
+        job.hold(None)
+        job.check()
 
 
 def _drop(line: Connection, job: ThreadJob[Any] | None) -> None:
@@ -397,7 +414,10 @@ class _LocalStream:
 
     async def read(self, deadline: float | None = None) -> bytes:
         """Return the next bytes."""
-        data: bytes = self._inner.read(deadline)
+        with _held() as hold:
+            if hold is not None:
+                hold(self._inner)
+            data: bytes = self._inner.read(deadline)
         return data
 
     async def close(self) -> None:
