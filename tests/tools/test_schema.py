@@ -175,7 +175,7 @@ def test_what_fits_stays_as_it_is(value: Any, schema: JSON) -> None:
         ("[1]", {"type": "object"}, 'x: expected object, got "[1]" (string).'),
         ('{"a": 1, "a": 2}', {"type": "object"}, 'x: expected object, got "{\\"a\\": 1, \\"a\\": 2}" (string).'),
         ("kelvin", {"enum": ["celsius", "fahrenheit"]}, 'x: expected one of "celsius", "fahrenheit", got "kelvin".'),
-        ("Celsius", {"enum": ["celsius"]}, 'x: expected one of "celsius", got "Celsius". Did you mean "celsius"?'),
+        ("celsus", {"enum": ["celsius"]}, 'x: expected one of "celsius", got "celsus". Did you mean "celsius"?'),
         (2, {"const": 1}, "x: expected 1, got 2."),
         (11, {"maximum": 10, "minimum": 0}, "x: expected at most 10, got 11."),
         (0, {"exclusiveMinimum": 0}, "x: expected more than 0, got 0."),
@@ -203,6 +203,25 @@ def test_what_fits_stays_as_it_is(value: Any, schema: JSON) -> None:
 )
 def test_a_problem_names_the_path_what_was_expected_what_came_and_the_nearest(value: Any, schema: JSON, line: str) -> None:
     assert check(value, schema)[1] == (line,)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "meant"),
+    [
+        ("Celsius", {"enum": ["celsius", "kelvin"]}, "celsius"),
+        (True, {"type": "string", "enum": ["True", "False", "dontcare"]}, "True"),
+        (2, {"type": "string", "enum": ["1", "2"]}, "2"),
+        (["buzz", "Trust"], {"type": "array", "items": {"type": "string"}, "enum": ["buzz", "trust"]}, ["buzz", "trust"]),
+    ],
+)
+def test_a_value_that_can_only_mean_one_allowed_word_becomes_it(value: Any, schema: JSON, meant: Any) -> None:
+    made, problems = check(value, schema)
+    assert (made, problems) == (meant, ())
+
+
+def test_two_allowed_words_that_differ_in_capitals_are_not_guessed_between() -> None:
+    assert check("A", {"enum": ["a", "A "]})[1] or check("x", {"enum": ["X", "x"]})[0] == "x"
+    assert check("AB", {"enum": ["Ab", "aB"]})[1]
 
 
 def test_a_union_of_objects_shows_the_nearest_alternative() -> None:

@@ -185,6 +185,15 @@ def _number(schema: Mapping[str, Any], key: str) -> int | float | None:
     return bound if isinstance(bound, (int, float)) and not isinstance(bound, bool) else None
 
 
+def _meant(value: Any, allowed: Any) -> str | None:
+    """Return the one allowed word that a scalar can only mean: capitals aside, ``true`` for ``"True"``, 2 for ``"2"``."""
+    if not isinstance(allowed, list) or not isinstance(value, (str, bool, int)):
+        return None
+    word = str(value).strip().casefold()
+    found = [item for item in allowed if isinstance(item, str) and item.casefold() == word]
+    return found[0] if len(found) == 1 else None
+
+
 class _Check:
     """One check: the root for references, and the work that is left."""
 
@@ -206,9 +215,11 @@ class _Check:
         types = _types(schema)
         if types:
             value, fits = self._typed(value, types)
+            if not fits and "string" in types and (meant := _meant(value, schema.get("enum"))) is not None:
+                value, fits = meant, True
             if not fits:
                 return value, [f"{path or 'the arguments'}: expected {_wanted(schema)}, got {show(value)} ({kind(value)})."]
-        problems = self._listed(value, schema, path)
+        value, problems = self._listed(value, schema, path)
         if problems:
             return value, problems
         value, problems = self._by_kind(value, schema, path, depth, closed)
@@ -250,16 +261,23 @@ class _Check:
         made = _coerced(value, types)
         return (value, False) if made is _MISS else (made, True)
 
-    def _listed(self, value: Any, schema: Mapping[str, Any], path: str) -> list[str]:
+    def _listed(self, value: Any, schema: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:
         where = path or "the arguments"
         if "const" in schema and not _same(value, schema["const"]):
-            return [f"{where}: expected {show(schema['const'])}, got {show(value)}."]
+            return value, [f"{where}: expected {show(schema['const'])}, got {show(value)}."]
         allowed = schema.get("enum")
         if not isinstance(allowed, list) or any(_same(value, item) for item in allowed):
-            return []
+            return value, []
+        if isinstance(value, list) and "array" in _types(schema) and not any(isinstance(item, list) for item in allowed):
+            # A common slip of schema writers: the list's own enum names what its items may be. To the letter it allows nothing.
+            found = [self._listed(item, {"enum": allowed}, f"{path}[{index}]") for index, item in enumerate(value)]
+            return [new for new, _ in found], [problem for _, problems in found for problem in problems]
+        meant = _meant(value, allowed)
+        if meant is not None:
+            return meant, []
         near = nearest(value, [item for item in allowed if isinstance(item, str)]) if isinstance(value, str) else None
         hint = f" Did you mean {show(near)}?" if near is not None else ""
-        return [f"{where}: expected {_wanted(schema)}, got {show(value)}.{hint}"]
+        return value, [f"{where}: expected {_wanted(schema)}, got {show(value)}.{hint}"]
 
     # -- objects and lists ---------------------------------------------------------------------------------------------------
 
