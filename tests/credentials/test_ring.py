@@ -243,7 +243,7 @@ async def test_every_kind_of_source_works_in_an_event_loop(secrets: Any) -> None
     await port.aclose()
 
 
-@pytest.mark.parametrize("secrets", ["a-key", 3, [], Vault, object()], ids=repr)
+@pytest.mark.parametrize("secrets", ["a-key", 3, [], Vault, object()], ids=["str", "int", "list", "class", "object"])
 def test_what_is_no_source_of_keys_is_refused_without_showing_it(make: Make, secrets: Any) -> None:
     with pytest.raises(InvalidRequestError, match="secrets is a mapping") as caught:
         make(secrets=secrets)

@@ -377,7 +377,7 @@ def send(
     return HTTPReply(200, _HEADERS, msgspec.json.encode(_marked(_whole(chunks), mark)))
 
 
-def open(
+def open(  # noqa: A001 - the word of the port
     request: HTTPRequest, deadline: float | None, now: Callable[[], float], hold: Callable[[Any], None] | None = None
 ) -> _Stream | _Refusal:
     """Answer a request as a stream; returns when the first chunk is there, so that a refusal is seen in its status.
