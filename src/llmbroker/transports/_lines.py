@@ -307,7 +307,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
     """Whether a call of it gives something to await: ``async def``, a partial of one, an object whose ``__call__`` is one."""
     while hasattr(fn, "func") and hasattr(fn, "keywords"):
         fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - the method itself is looked at
 
 
 async def in_worker(workers: Workers, fn: Callable[[], T]) -> T:
