@@ -70,7 +70,11 @@ SAYS = {
     "docs/first-answer.md:1": "Paris — by groq-gpt-oss-120b",
     "docs/first-answer.md:2": "Paris",
     "docs/tools.md:1": "42",
+    "docs/ports.md:2": "Hello! after 22.5 seconds",
+    "docs/ports.md:3": "cut after: It is 20°C",
     "docs/journal.md:1": "groq-gpt-oss-120b ok Usage(",
+    "docs/testing.md:1": "Hello. after 20 seconds",
+    "docs/testing.md:2": "cut after 'Once upon'",
 }
 
 
