@@ -58,6 +58,10 @@ class Credit:
         self.saved -= 1.0
         return True
 
+    def refund(self) -> None:
+        """What was spent was not used."""
+        self.saved += 1.0
+
 
 class Waiter:
     """A call that waits for one of some members to be free.

@@ -101,6 +101,8 @@ class Core:
         """Open the row of an attempt that starts now."""
         before = ask.last_id.get(id(lane))
         row = Row(lane, next(ask.numbers), before, self.port.now(), self.port.time())
+        if row.number == 1:
+            row.id = ask.group_id  # a group bears the id of its first attempt
         ask.last_id[id(lane)] = row.id
         return row
 

@@ -186,7 +186,7 @@ class Desk:
         lane, spent = lease.lane, now - lease.started
         member = lane.member
         with self.lock:
-            if lost and spent > usual:
+            if lost and spent >= usual:
                 member.latency.cut(spent, now)
                 member.lost += 1
                 if member.lost >= LOST:

@@ -123,7 +123,7 @@ async def _race(core: Core, ask: Ask, trial: Trial, plan: Plan, lease: Lease) ->
     wanted = ask.fastest_of
     if wanted == 1 and first.probe is not None and first.probe.beside:
         wanted = 2
-    if len(plan.steps) == 1:
+    if len(plan.steps) == 1 and not plan.wants:
         return await _finish(core, ask, await trial(core, ask, lease, ask.deadline))
     if wanted == 1 and not ask.watched:
         limit = alone(lease.lane, stream=ask.need.stream, left=ask.deadline - lease.started)
@@ -154,17 +154,23 @@ class Race:
         job = self._core.port.start(self._trial(self._core, self._ask, lease, self._ask.deadline))
         self.jobs[id(job)] = (job, lease)
 
-    def widen(self, why: str) -> bool:
-        """Start one more lane, if one is free."""
+    def widen(self, why: str, *, again: bool = False) -> Plan | None:
+        """Start one more lane, if one is free; else return what the pool looks like.
+
+        ``again``: lanes that were asked in this pass and do not run now may be asked anew.
+        """
         core, ask = self._core, self._ask
         now = core.port.now()
-        entries = core.lanes.ready(ask.scope, now) or core.lanes.last(ask.scope)
+        entries = core.lanes.last(ask.scope)
         plan, lease = core.desk.take(entries, ask, now)
+        if lease is None and again:
+            ask.tried = {id(running.lane) for _, running in self.jobs.values()}
+            plan, lease = core.desk.take(entries, ask, now)
         if lease is None:
-            return False
+            return plan
         ask.choices.append(Choice(now, lease.lane, plan, why))
         self.add(lease)
-        return True
+        return None
 
     async def run(self, wanted: int) -> Any:
         """Wait for the first answer. ``wanted``: lanes to keep running while some are free."""
@@ -186,14 +192,26 @@ class Race:
                     if outcome.verdict.blame == "caller" and outcome.verdict.lacks is None:
                         return await _finish(core, ask, outcome)
             if done:
-                while self.jobs and len(self.jobs) < wanted and self.widen("in place of one that failed"):
+                while self.jobs and len(self.jobs) < wanted and self.widen("in place of one that failed") is None:
                     pass
             elif hedge_at is not None:
-                hedge_at = None
-                if len(self.jobs) < BESIDE and core.desk.may_hedge() and self.widen("the first one takes long"):
-                    hedge_at = self._hedge_at()
+                hedge_at = self._help()
         assert failed is not None
         return await _finish(core, ask, failed)
+
+    def _help(self) -> float | None:
+        """Open a lane beside those that take long, if that can be afforded; return when to look again."""
+        core, ask = self._core, self._ask
+        now = core.port.now()
+        if len(self.jobs) >= BESIDE or not core.desk.may_hedge():
+            return None
+        plan = self.widen("the first one takes long", again=True)
+        if plan is None:
+            return self._hedge_at()
+        core.desk.credit.refund()
+        at = plan.next_at
+        later = now + 1.0 if at is None or at <= now else at
+        return later if later < ask.deadline else None
 
     def _hedge_at(self) -> float | None:
         """Return when the newest lane has had its usual time."""

@@ -12,7 +12,6 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from llmbroker.catalog import Abilities, LLMConfig
-from llmbroker.client import own_address
 from llmbroker.credentials import Secret
 from llmbroker.pool import Key, Lane, Member
 from llmbroker.providers import table
@@ -151,4 +150,4 @@ def refs_of(config: LLMConfig, provider: Provider) -> tuple[str, ...]:
     """Return the names under which a model's key may be found; none where none may be sent there."""
     if config.api_key_ref is not None:
         return (config.api_key_ref,) if config.api_key_ref else ()
-    return provider.key_names if own_address(provider, config.base_url) else ()
+    return table.key_names(provider, config.base_url)

@@ -137,7 +137,8 @@ class Clock:
         self._in_functions = 0
         self._changed = threading.Condition(threading.RLock())
         self._here = threading.local()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopParty] = weakref.WeakKeyDictionary()
+        # Held, not weak: a loop that was closed while it was busy has to be told from the others until it is counted out.
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopParty] = {}
         self.abandoned = 0
 
     def now(self) -> float:
@@ -241,11 +242,14 @@ class Clock:
         with self._changed:
             party = self._loops.get(loop)
             if party is None:
-                for other in [other for other in self._loops if other.is_closed()]:
-                    self._set(self._loops.pop(other), idle=True)
+                self._forget_closed()
                 party = self._loops[loop] = _LoopParty(loop)
                 party.idle = True
             return party
+
+    def _forget_closed(self) -> None:
+        for loop in [loop for loop in self._loops if loop.is_closed()]:
+            self._set(self._loops.pop(loop), idle=True)
 
     def _check(self, party: _LoopParty, loop: asyncio.AbstractEventLoop) -> None:
         """Once a round of the loop: has it nothing else to run?"""
@@ -296,6 +300,7 @@ class Clock:
         party.ready.append(root)
         inside = getattr(self._here, "functions", 0)  # a function that the port called is counted as busy already
         with self._changed:
+            self._forget_closed()
             self._busy += 0 if inside else 1
             if blocked is not None:
                 self._set(blocked, lent=True)
