@@ -266,6 +266,13 @@ def test_words_ask_for_an_object_without_a_schema() -> None:
     assert body(response_format={"type": "text"}) == body()
 
 
+def test_a_system_text_given_as_a_parameter_stands_after_those_of_the_history() -> None:
+    history = [{"role": "system", "content": "A"}, user()]
+    made = body(history, params={"system": "B"}, response_format={"type": "json_object"})
+    assert [part["text"][:6] for part in made["system"]] == ["A", "B", "Answer"]
+    assert body(history, params={"system": [{"type": "text", "text": "C"}]})["system"][1]["text"] == "C"
+
+
 def test_a_schema_for_output_says_in_words_what_the_api_refuses_and_leaves_the_caller_s_alone() -> None:
     given = {
         "type": "object",

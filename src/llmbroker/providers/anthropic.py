@@ -51,12 +51,12 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     _check_thinking(body, history, deployment)
     _put_format(body, request, deployment)
     _put_tools(body, request, deployment)
-    extra = body.pop("system", None)
-    system = encode_blocks(history, "anthropic-system", _system, by_loop=False)
-    if extra is not None:
-        system = msgspec.Raw(_joined(bytes(system), extra))
-    if bytes(system) != b"[]":
-        body["system"] = system
+    system = bytes(encode_blocks(history, "anthropic-system", _system, by_loop=False))
+    given = body.pop("system", None)  # the caller's own, or words that ask for JSON
+    if given:
+        system = _joined(system, [{"type": "text", "text": given}] if isinstance(given, str) else given)
+    if system != b"[]":
+        body["system"] = msgspec.Raw(system)
     keep = "thinking_blocks" not in deployment.mended.drop
     messages = encode_blocks(history, (NAME, keep), _with_thinking if keep else _without_thinking, by_loop=False)
     first = history.finished_blocks[0] if history.finished_blocks else history.last_block
@@ -122,7 +122,9 @@ def _put_format(body: JSON, request: Request, deployment: Deployment) -> None:
             }
         ]
         return
-    body["system"] = [{"type": "text", "text": JSON_ONLY}]
+    given = body.get("system") or []
+    own = [{"type": "text", "text": given}] if isinstance(given, str) else given
+    body["system"] = [*own, {"type": "text", "text": JSON_ONLY}]
 
 
 def _put_tools(body: JSON, request: Request, deployment: Deployment) -> None:
