@@ -30,6 +30,11 @@ class HTTPRequest(msgspec.Struct, frozen=True):
     body: bytes
     method: str = "POST"
 
+    def __repr__(self) -> str:
+        """Show neither header values nor the query: they may hold a key; of the body only its size."""
+        names = ", ".join(self.headers)
+        return f"HTTPRequest({self.method} {self.url.partition('?')[0]}, headers=[{names}], body={len(self.body)} bytes)"
+
 
 class HTTPReply(msgspec.Struct, frozen=True):
     """A whole answer. ``headers`` has lower-case names; of a repeated header the last value."""
