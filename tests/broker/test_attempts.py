@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -319,9 +320,9 @@ def test_a_lone_failing_model_is_asked_again_after_a_growing_pause(face: Any) ->
     broker = face(world, ladder("a"))
     assert broker.chat(MESSAGE, wait=120).text == "A"
     times = [t for t, _, _ in world.hits]
-    pauses = [round(b - a, 1) for a, b in zip(times, times[1:], strict=False)]
+    pauses = [round(b - a, 1) for a, b in itertools.pairwise(times)]
     assert len(pauses) == 4
-    assert all(later > earlier * 1.5 for earlier, later in zip(pauses, pauses[1:], strict=False))
+    assert all(later > earlier * 1.5 for earlier, later in itertools.pairwise(pauses))
 
 
 def test_each_model_is_asked_once_a_pass(face: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -169,7 +170,7 @@ def test_recovery_ramps(face: Any) -> None:
     sizes = [waves[t] for t in sorted(waves)]
     if sizes:
         assert sizes[0] == 1
-        assert all(later <= 2 * earlier for earlier, later in zip(sizes, sizes[1:], strict=False) if earlier < 8)
+        assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(sizes) if earlier < 8)
 
 
 def test_a_second_longer_failure_extends_a_rest(face: Any) -> None:
