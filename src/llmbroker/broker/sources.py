@@ -16,9 +16,12 @@ import msgspec
 from llmbroker.catalog import Abilities, Catalog, KeyHelp, LLMConfig, home_catalog, load_catalog, load_model_list
 from llmbroker.errors import ConfigurationError, StoreError
 from llmbroker.journal import Journal, Store, is_store, open_store
+from llmbroker.providers import table
 from llmbroker.transports.model_store import DEFAULT, data_home
 
 JOURNAL_FILE = "journal.db"
+EMBEDDED = "local"
+"""The provider that runs a model in this process."""
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -160,9 +163,9 @@ def _journal(journal: Any, store: Store | None, folder: Path, clock: Callable[[]
 
 
 def _embedded() -> LLMConfig | None:
-    if importlib.util.find_spec("xllamacpp") is None:
+    if importlib.util.find_spec("xllamacpp") is None or EMBEDDED not in table.PROVIDERS:
         return None
-    return LLMConfig(name="local", provider="local", model=DEFAULT.name, api_key_ref="", weight=0.1)
+    return LLMConfig(name=EMBEDDED, provider=EMBEDDED, model=DEFAULT.name, api_key_ref="", weight=0.1)
 
 
 def pinned(name: str, setup_direct: Mapping[str, LLMConfig], catalog: Catalog | None = None) -> LLMConfig | None:
