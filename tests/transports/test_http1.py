@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from llmbroker.errors import InvalidRequestError
 from llmbroker.transports import _http1 as http1
-from llmbroker.transports._http1 import Answer, NotHTTP, TooLarge, Truncated, WireError, request_head
+from llmbroker.transports._http1 import AnswerReader, NotHTTP, TooLarge, Truncated, WireError, request_head
 
 Outcome = tuple[object, ...]
 
 
 def read(data: bytes, cuts: list[int], *, end: bool = True, **limits: int) -> Outcome:
     """Feed the bytes, cut at these places; return what came out, errors as their class."""
-    answer = Answer("POST", **limits)
+    answer = AnswerReader("POST", **limits)
     out = b""
     places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     try:
@@ -217,7 +217,7 @@ def test_no_field_can_smuggle_another(name: str, value: str) -> None:
 
 
 def test_truncated_is_told_from_broken() -> None:
-    answer = Answer("POST")
+    answer = AnswerReader("POST")
     answer.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab")
     with pytest.raises(Truncated, match="3 bytes"):
         answer.eof()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from typing import Any
@@ -85,6 +88,41 @@ async def flat(face: Face, port: Port, server: Server, counts: dict[Any, int]) -
 def test_hundreds_of_calls_aborts_timeouts_and_cancellations_leave_nothing(face: Face) -> None:
     with Server(mixed) as server:
         face.run(lambda port: flat(face, port, server, {call: 500, aborted: 100, timed_out: 60, cancelled: 60}))
+
+
+FORGETFUL = """
+    import asyncio, gc, sys
+    from llmbroker.transports import AsyncIO, BlockingIO
+    from llmbroker.wire import HTTPRequest
+
+    kind, url = sys.argv[1:]
+    ask = lambda what: HTTPRequest(url, {}, what)
+
+    async def flow(port):
+        await port.send(ask(b"call"), port.now() + 10)
+        stream = await port.open(ask(b"stream"), port.now() + 10)
+        await stream.read(port.now() + 10)
+        job = port.start(port.send(ask(b"call"), port.now() + 10))
+        await port.wait([job])
+        await port.call(len, "x")
+        await port.call(asyncio.sleep, 0)
+        return stream
+
+    port = BlockingIO() if kind == "blocking" else AsyncIO()
+    run = port.drive if kind == "blocking" else asyncio.run
+    first = run(flow(port))
+    second = run(flow(port))
+    del first
+    gc.collect()
+"""
+
+
+def test_a_program_that_closes_nothing_ends_in_time_and_without_a_warning(face: Face) -> None:
+    with Server(mixed) as server:
+        options = ["-X", "dev", "-W", "error::ResourceWarning"]
+        command = [sys.executable, *options, "-c", textwrap.dedent(FORGETFUL), face.kind, server.url()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ class Connection:
             raise _target.timed_out(self.target, sent=sent)
         self._sock.settimeout(left)
 
-    def write(self, data: bytes, deadline: float | None) -> str | None:
+    def write(self, data: memoryview, deadline: float | None) -> str | None:
         """Write everything. Return what went wrong: the server may have answered all the same."""
         self.untouched = True
         try:
@@ -74,10 +74,9 @@ class Connection:
             at = self._sock.send(data)
             self.untouched = False
             if at < len(data):
-                view = memoryview(data)
                 while at < len(data):
                     self._limit(deadline, sent=True)
-                    at += self._sock.send(view[at:])
+                    at += self._sock.send(data[at:])
         except TimeoutError as error:
             if isinstance(error, LLMTimeoutError) or error.errno is None:
                 raise _target.timed_out(self.target, sent=not self.untouched) from None
@@ -237,7 +236,11 @@ def _race(addresses: list[Any], end: float, job: ThreadJob[Any] | None) -> socke
             if waiting and (not pending or now >= start):
                 start = now + STAGGER
                 family, kind, protocol, _, address = waiting.pop(0)
-                sock = socket.socket(family, kind, protocol)
+                try:
+                    sock = socket.socket(family, kind, protocol)
+                except OSError as error:  # this family of addresses is not here, or there are too many open files
+                    fault, start = error, now
+                    continue
                 pending.append(sock)
                 sock.setblocking(False)
                 code = sock.connect_ex(address)

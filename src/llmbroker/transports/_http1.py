@@ -72,7 +72,9 @@ def request_head(
     Raises:
         InvalidRequestError: a field cannot be sent: it holds a line break or a character outside Latin-1.
     """
-    lines = [f"{method} {path} HTTP/1.1", f"host: {host}", f"content-length: {length}", *more]
+    lines = [f"{method} {path} HTTP/1.1", f"host: {host}", *more]
+    if length or method not in ("GET", "HEAD"):
+        lines.append(f"content-length: {length}")
     encoded = False
     for name, value in headers.items():
         lowered = name.lower()
@@ -381,7 +383,7 @@ class Unpack:
 # -- the whole answer ----------------------------------------------------------------------------------------------------
 
 
-class Answer:
+class AnswerReader:
     """Reads one answer out of the bytes of a connection.
 
     Args:

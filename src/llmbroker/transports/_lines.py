@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -92,7 +93,7 @@ class Line(asyncio.Protocol):
         sock = self.transport.get_extra_info("socket")
         return not is_ready(sock)
 
-    def write(self, message: bytes, kept: bool) -> None:
+    def write(self, message: memoryview, kept: bool) -> None:
         """Begin to write a request."""
         self._marked = self._count() if kept else None
         self.transport.write(message)
@@ -154,17 +155,26 @@ def _late(waiter: asyncio.Future[bool]) -> None:
 class Home:
     """What the port has opened on one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
         self.idle: dict[tuple[str, str, int], list[Line]] = {}
+        self.lines: weakref.WeakSet[Line] = weakref.WeakSet()
         self.lookups: dict[tuple[str, int], tuple[float, asyncio.Future[list[Any]]]] = {}
         self.gate: asyncio.Semaphore | None = None
         self.keeper: AsyncGenerator[None, None] | None = None
 
-    def close(self) -> None:
+    def close_idle(self) -> None:
         """Cut every idle connection."""
+        self.lookups.clear()
         for lines in self.idle.values():
             while lines:
                 lines.pop().cut()
+
+    def close(self) -> None:
+        """Cut every connection, those of forgotten streams too."""
+        self.close_idle()
+        for line in list(self.lines):
+            line.cut()
 
 
 async def keep(home: Home) -> AsyncGenerator[None, None]:
@@ -189,7 +199,9 @@ async def connect(
         end = min(end, deadline)
     try:
         async with asyncio.timeout(max(0.0, end - monotonic())):
-            return await _open(asyncio.get_running_loop(), home, target, verify)
+            line = await _open(asyncio.get_running_loop(), home, target, verify)
+            home.lines.add(line)
+            return line
     except (OSError, UnicodeError) as error:
         if isinstance(error, LLMBrokerError):
             raise
@@ -240,7 +252,8 @@ async def _look_up(loop: asyncio.AbstractEventLoop, home: Home, host: str, port:
 
     known = home.lookups.get((host, port))
     if known is None or known[0] < monotonic() or (known[1].done() and (known[1].cancelled() or known[1].exception())):
-        task = loop.create_task(loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        # Not in the loop's own threads: at its end it would wait for a look-up that nobody needs any more.
+        task = loop.create_task(in_worker(home.workers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
         task.add_done_callback(note)
         home.lookups[host, port] = known = monotonic() + LOOKUP_SECONDS, task
     return await asyncio.shield(known[1])

@@ -59,6 +59,10 @@ class Target(NamedTuple):
     authorization: str | None
     proxy: Proxy | None
 
+    def __repr__(self) -> str:
+        """Show where it leads, neither query nor password."""
+        return f"Target({self.host!r}, {self.port}, {self.path.partition('?')[0]!r})"
+
 
 class Proxies:
     """Which proxy serves which host.
@@ -205,8 +209,11 @@ class Targets:
 # -- bytes that depend on the way ----------------------------------------------------------------------------------------
 
 
-def message(target: Target, request: HTTPRequest) -> bytes:
-    """Return the request as bytes, head and body in one piece: one system call, one packet where it fits."""
+def message(target: Target, request: HTTPRequest) -> memoryview:
+    """Return the request as bytes, head and body in one piece: one system call, one packet where it fits.
+
+    As a view, because that does not show its bytes: crash reporters print the variables of every frame, and this holds the key.
+    """
     path = target.path
     more: tuple[str, ...] = ()
     if target.proxy is not None and not target.tls:
@@ -216,7 +223,7 @@ def message(target: Target, request: HTTPRequest) -> bytes:
     headers: Mapping[str, str] = request.headers
     if target.authorization and not any(name.lower() == "authorization" for name in headers):
         headers = {**headers, "authorization": target.authorization}
-    return request_head(request.method, path, target.host_field, headers, len(request.body), more) + request.body
+    return memoryview(request_head(request.method, path, target.host_field, headers, len(request.body), more) + request.body)
 
 
 def connect_message(target: Target) -> bytes:

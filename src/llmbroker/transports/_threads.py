@@ -41,7 +41,7 @@ class Workers:
         self._name = name
         self._idle_seconds = idle_seconds
         self._idle: list[tuple[queue.SimpleQueue[Callable[[], None] | None], threading.Thread]] = []
-        self._closed = False
+        self._generation = 0
         self._pid = os.getpid()
 
     def run(self, task: Callable[[], None]) -> None:
@@ -60,13 +60,14 @@ class Workers:
 
     def _work(self, inbox: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         place = inbox, threading.current_thread()
+        generation = self._generation
         task = inbox.get()
         while task is not None:
             task()
             task = None
             self._idle.append(place)
             try:
-                task = inbox.get(timeout=0 if self._closed else self._idle_seconds)
+                task = inbox.get(timeout=self._idle_seconds if generation == self._generation else 0)
             except queue.Empty:
                 try:
                     self._idle.remove(place)
@@ -74,8 +75,8 @@ class Workers:
                     task = inbox.get()
 
     def close(self) -> None:
-        """End the idle threads; busy ones end after their task."""
-        self._closed = True
+        """End the threads, busy ones after their task; a later task makes a new one."""
+        self._generation += 1
         if self._pid != os.getpid():
             return
         while self._idle:

@@ -16,6 +16,7 @@ in good order and its TCP never acknowledged a byte of it).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import time
@@ -26,6 +27,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from llmbroker import io
+from llmbroker.errors import LLMBrokerError
 from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
 from llmbroker.transports._lines import AsyncSignal, Home, Line, connect, enter, in_worker, is_async, keep, note
@@ -153,7 +155,7 @@ class AsyncIO:
         kept: bool,
         target: _target.Target,
         method: str,
-        message: bytes,
+        message: memoryview,
         deadline: float | None,
     ) -> AsyncStream | None:
         """Write the request, read up to the end of the head; None: it must be sent again (see above)."""
@@ -163,7 +165,7 @@ class AsyncIO:
             if kept and line.unseen():
                 return None
             raise _target.broken(target, "the server closed it without an answer", sent=not line.untouched)
-        answer = http1.Answer(method, self.max_headers, self.max_body)
+        answer = http1.AnswerReader(method, self.max_headers, self.max_body)
         out = answer.feed(data)
         while answer.head is None:
             data = await line.read(target, deadline)
@@ -176,7 +178,7 @@ class AsyncIO:
         """Make the set of connections of this loop; drop those of loops that are closed."""
         for other in [other for other in self._homes if other.is_closed()]:
             self._homes.pop(other).close()
-        home = self._homes[loop] = Home()
+        home = self._homes[loop] = Home(self._workers)
         if self._limit is not None:
             home.gate = asyncio.Semaphore(self._limit)
         home.keeper = keep(home)
@@ -255,27 +257,28 @@ class AsyncIO:
             if loop.is_closed():
                 self._homes.pop(loop, None)
             elif loop.is_running():
-                loop.call_soon_threadsafe(home.close)
+                loop.call_soon_threadsafe(home.close_idle)
             else:
                 home.close()
-                loop.run_until_complete(asyncio.sleep(0))
+                with contextlib.suppress(RuntimeError):  # inside another loop: the sockets close when this one runs again
+                    loop.run_until_complete(asyncio.sleep(0))
         self._workers.close()
-        self._workers = Workers()
 
     async def aclose(self) -> None:
         """Close this loop's idle connections and the idle threads. The port stays usable."""
-        home = self._homes.pop(asyncio.get_running_loop(), None)
-        if home is not None and home.keeper is not None:
-            await home.keeper.aclose()
+        home = self._homes.get(asyncio.get_running_loop())
+        if home is not None:
+            home.close_idle()
             await asyncio.sleep(0)  # the transports close their sockets in the loop's next round
         self._workers.close()
-        self._workers = Workers()
 
 
 class AsyncStream:
     """An open answer of the asyncio port."""
 
-    def __init__(self, port: AsyncIO, home: Home, line: Line, target: _target.Target, answer: http1.Answer, out: bytes) -> None:
+    def __init__(
+        self, port: AsyncIO, home: Home, line: Line, target: _target.Target, answer: http1.AnswerReader, out: bytes
+    ) -> None:
         assert answer.head is not None
         self.status = answer.head.status
         self.headers: Mapping[str, str] = answer.head.headers
@@ -285,6 +288,7 @@ class AsyncStream:
         self._target = target
         self._answer = answer
         self._out = out
+        self._fault: LLMBrokerError | None = None
         if answer.done:
             self._end()
 
@@ -293,6 +297,8 @@ class AsyncStream:
         if self._out:
             out, self._out = self._out, b""
             return out
+        if self._fault is not None:
+            raise self._fault
         answer, line = self._answer, self._line
         while line is not None:
             try:
@@ -301,8 +307,10 @@ class AsyncStream:
             except BaseException as error:
                 self._cut()
                 if isinstance(error, http1.WireError):
-                    raise _target.unreadable(self._target, error) from None
-                raise
+                    error = _target.unreadable(self._target, error)
+                if isinstance(error, LLMBrokerError):
+                    self._fault = error
+                raise error from None
             if answer.done:
                 self._end()
                 line = None
@@ -313,7 +321,7 @@ class AsyncStream:
     def _end(self) -> None:
         line = self._line
         if line is not None:
-            if self._answer.reusable and not line.ended:
+            if self._answer.reusable and not line.ended and not line.transport.get_write_buffer_size():
                 self._line = None
                 self._port.release(self._home, line, self._target, self.headers.get("keep-alive"))
                 self._leave()
@@ -332,7 +340,7 @@ class AsyncStream:
 
     async def close(self) -> None:
         """Give the connection back if the answer's end has arrived, else cut it."""
-        self._out = b""
+        self._out, self._fault = b"", None
         line = self._line
         if line is not None:
             try:

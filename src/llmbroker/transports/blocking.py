@@ -30,6 +30,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmbroker import io
+from llmbroker.errors import LLMBrokerError
 from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
 from llmbroker.transports._connect import Connection, connect
@@ -166,7 +167,7 @@ class BlockingIO:
         line: Connection,
         kept: bool,
         method: str,
-        message: bytes,
+        message: memoryview,
         deadline: float | None,
         job: ThreadJob[Any] | None,
     ) -> Stream | None:
@@ -181,7 +182,7 @@ class BlockingIO:
             if kept and line.unseen():
                 return None
             raise _target.broken(line.target, fault or "the server closed it without an answer", sent=not line.untouched)
-        answer = http1.Answer(method, self.max_headers, self.max_body)
+        answer = http1.AnswerReader(method, self.max_headers, self.max_body)
         out = answer.feed(data)
         while answer.head is None:
             data = line.read(deadline)
@@ -320,7 +321,13 @@ class Stream:
     """An open answer of the blocking port."""
 
     def __init__(
-        self, port: BlockingIO, state: _State, line: Connection, answer: http1.Answer, out: bytes, job: ThreadJob[Any] | None
+        self,
+        port: BlockingIO,
+        state: _State,
+        line: Connection,
+        answer: http1.AnswerReader,
+        out: bytes,
+        job: ThreadJob[Any] | None,
     ) -> None:
         assert answer.head is not None
         self.status = answer.head.status
@@ -330,6 +337,7 @@ class Stream:
         self._line: Connection | None = line
         self._answer = answer
         self._out = out
+        self._fault: LLMBrokerError | None = None
         if job is not None:
             job.hold(None)
         if answer.done:
@@ -344,6 +352,8 @@ class Stream:
         if self._out:
             out, self._out = self._out, b""
             return out
+        if self._fault is not None:
+            raise self._fault
         answer, line = self._answer, self._line
         while line is not None:
             job = current_job()
@@ -361,8 +371,10 @@ class Stream:
                 if job is not None:
                     job.check()
                 if isinstance(error, http1.WireError):
-                    raise _target.unreadable(line.target, error) from None
-                raise
+                    error = _target.unreadable(line.target, error)
+                if isinstance(error, LLMBrokerError):
+                    self._fault = error
+                raise error from None
             if answer.done:
                 self._end()
                 line = None
@@ -386,7 +398,7 @@ class Stream:
 
     async def close(self) -> None:
         """Give the connection back if the answer's end has arrived, else cut it."""
-        self._out = b""
+        self._out, self._fault = b"", None
         if self._line is not None:
             try:
                 while not self._answer.done and (data := self._line.read_now()):

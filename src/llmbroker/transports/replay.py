@@ -282,7 +282,6 @@ class Replay:
     def close(self) -> None:
         """End idle threads; nothing else is held."""
         self._workers.close()
-        self._workers = Workers()
 
     async def aclose(self) -> None:
         """The same from a flow."""
