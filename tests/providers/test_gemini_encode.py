@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -469,6 +470,7 @@ MESSAGES = st.one_of(
 def test_any_history_is_one_that_the_api_takes(messages: list[JSON]) -> None:
     contents = body(messages, at("gemini-3-pro"))["contents"]
     assert contents[0]["role"] == "user"
+    assert all({a["role"], b["role"]} != {"model"} for a, b in pairwise(contents))
     waiting = 0
     for content in contents:
         assert content["parts"]

@@ -14,7 +14,7 @@ import msgspec
 
 from llmbroker.errors import BadRequestError, ProviderError
 from llmbroker.exchange import Reply, Request, ToolSet, Usage
-from llmbroker.messages import Assistant, Audio, Block, Call, File, Image, Part, Result, Text, encode_blocks
+from llmbroker.messages import Assistant, Audio, Block, Call, Encoded, File, History, Image, Part, Result, Text, encode_blocks
 from llmbroker.providers.base import Deployment, Dialect, Mend
 from llmbroker.providers.gemini_params import Family, family, openapi_schema, put_params
 from llmbroker.providers.gemini_stream import FINISH, Decoder, decode
@@ -56,6 +56,8 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     first = history.finished_blocks[0] if history.finished_blocks else history.last_block
     if first.assistant is not None:
         contents = _before(contents, {"role": "user", "parts": [{"text": OPENING}]})
+    if _model_twice(history):
+        contents = _joined_turns(contents)
     system = bytes(encode_blocks(history, "gemini-system", _system, by_loop=False))
     if words:
         system = _before(system, {"text": words})
@@ -74,6 +76,38 @@ def _before(array: bytes, item: JSON) -> bytes:
     """Put an item at the front of an array that is JSON text already."""
     made = msgspec.json.encode(item)
     return b"[" + made + (b"," if array != b"[]" else b"") + array[1:]
+
+
+def _model_twice(history: History) -> bool:
+    """Whether the model speaks twice without anybody in between, which a user's history may hold and the API refuses.
+
+    What was looked at is remembered beside the encoded blocks: a longer history costs no more.
+    """
+    blocks = history.finished_blocks
+    kept = history.encoded.get("gemini-turns")
+    if kept is None or kept.count > len(blocks):
+        kept = history.encoded["gemini-turns"] = Encoded()
+    for index in range(kept.count, len(blocks)):
+        block = blocks[index]
+        if block.assistant is not None and not block.results and not _user_speaks(block):
+            kept.body += b"1"
+    kept.count = len(blocks)
+    return bool(kept.body)
+
+
+def _user_speaks(block: Block) -> bool:
+    spoken = (part for message in block.users if message.role == "user" for part in message.parts)
+    return any(not isinstance(part, Text) or part.text for part in spoken)
+
+
+def _joined_turns(contents: bytes) -> bytes:
+    out: list[JSON] = []
+    for content in msgspec.json.decode(contents):
+        if out and content["role"] == "model" and out[-1]["role"] == "model":
+            out[-1]["parts"] += content["parts"]
+        else:
+            out.append(content)
+    return msgspec.json.encode(out)
 
 
 def _put_format(body: JSON, request: Request, facts: Family, deployment: Deployment) -> str | None:
