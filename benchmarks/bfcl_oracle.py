@@ -3,7 +3,7 @@
 Usage: bfcl_oracle.py [--dialects openai-chat,...] [--ways whole,stream] [--corrupt] [--limit N]
 
 Each task runs through ``run_tool_loop`` in each dialect, whole and streamed; the executed calls are judged by BFCL's own
-``ast_checker``. ``--corrupt`` damages the arguments in each way that the argument ladder repairs. The tasks come out of the wheel
+``ast_checker``. ``--corrupt`` damages the arguments in each way that the argument ladder repairs. The tasks are in the wheel
 of bfcl-eval, downloaded without its dependencies.
 
 Some accepted answers break the schema that their own task declares (a word outside the enum, an unknown or a missing argument).
