@@ -1,0 +1,328 @@
+"""How a request is put to an embedded model, so that it calls tools without a tool template of its own.
+
+Small models follow examples, not instructions, and only examples of the very tools at hand. So each tool gets an example that is
+made from its declaration: its description with values is the request, the call with the same values is the answer. The form of
+the answer is held by a grammar (``answer_schema``): either ``{"calls": [{"tool": ..., "arguments": {...}}]}`` or
+``{"answer": ...}``. Once results are there, the examples show results and answers instead.
+
+Two sizes of model are told apart. A model as small as the packaged one (``SMALL``) chooses well only among few tools, and knows no
+end of a list: it is offered the tools that share a word with the request (all, where none does), one call unless the request
+names several things, and after results it answers. Larger models get every tool, every time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from llmbroker.exchange import ToolSpec
+from llmbroker.messages import Assistant, Block, Result
+from llmbroker.providers import local_schema
+
+JSON = dict[str, Any]
+SMALL = frozenset({"smollm2-135m-instruct"})
+"""Models that need the narrower way. By name: a file that the user names is taken for a larger one."""
+
+_EXAMPLE = re.compile(r"(?:e\.g\.|for example|for instance|such as|example:|like)[,:]?\s*[\"'`]?([^\"'`;()]+)", re.IGNORECASE)
+_NAMES = ("Lima", "Nairobi", "Quito", "Hanoi", "Turin", "Malmo", "Kyoto", "Porto")
+_LIKELY = {
+    "expression": "(8+4)*3",
+    "date": "2026-03-05",
+    "time": "18:15",
+    "to": "bob@corp.org",
+    "email": "bob@corp.org",
+    "url": "https://corp.org",
+    "path": "notes/list.txt",
+    "query": "red shoes",
+    "text": "the train is late",
+    "message": "the train is late",
+    "body": "the train is late",
+}
+_STOP = frozenset(
+    "the and for what with from you are how can this that please tell give show have does did was who when where which one two "
+    "between another current about get use given using into onto your".split()
+)
+_SEVERAL = re.compile(r"\band\b|\bboth\b|,|;|\beach\b", re.IGNORECASE)
+_TALK = (
+    ("Hello, how are you?", "Hello! I am well. How can I help you?"),
+    ("Write one sentence about the moon.", "The moon is a quiet lamp over the night."),
+)
+_ANSWERED: tuple[tuple[str, tuple[tuple[str, str], ...], str], ...] = (
+    ("How many people live in Canada?", (("get_population(country=Canada)", "41.5 million"),), "41.5 million people live in Canada."),
+    (
+        "How far is it from Vienna to Prague?",
+        (("get_distance(start=Vienna, end=Prague)", '{"km": 252, "by": "road"}'),),
+        "It is 252 km from Vienna to Prague by road.",
+    ),
+    (
+        "Store a note that we need milk",
+        (("add_note(text=we need milk)", "ok, note 3318 stored"),),
+        "The note that you need milk is stored. Its number is 3318.",
+    ),
+    (
+        "Who wrote Faust?",
+        (("find_author(book=Faust)", "Tool find_author failed: service is closed"),),
+        "I could not find out who wrote Faust: the service is closed.",
+    ),
+    (
+        "Are there more people in Peru or in Chile?",
+        (("get_population(country=Peru)", "34 million"), ("get_population(country=Chile)", "19.6 million")),
+        "34 million people live in Peru and 19.6 million in Chile.",
+    ),
+)
+_CALLING = "You help with requests. Where one of these tools serves the request, you call it; else you answer yourself."
+_CHOOSING = "You pick the right tool for a request and fill in its arguments."
+_ANSWERING = "You answer the request. You use only the results, and repeat their numbers and names exactly."
+
+
+class Turn(NamedTuple):
+    """What is put to the engine: chat messages, and the schema that the answer must obey."""
+
+    messages: list[JSON]
+    schema: JSON
+
+
+class Wish(NamedTuple):
+    """What the caller permits: tools in reach, whether a call is a must, how many, and a schema for the answer."""
+
+    tools: Sequence[ToolSpec]
+    must_call: bool
+    parallel: bool
+    answer: JSON | None
+
+
+# -- the turn ------------------------------------------------------------------------------------------------------------
+
+
+def turn(blocks: Sequence[Block], wish: Wish, *, small: bool) -> Turn:
+    """Return what to put to the engine for a conversation with tools."""
+    current = _current(blocks)
+    request = _request(blocks[current])
+    answering = any(block.results for block in blocks[current + 1 :]) and not wish.must_call
+    several = wish.parallel and (not small or bool(_SEVERAL.search(request)))
+    if small:
+        near = [tool for tool in wish.tools if overlap(tool, request)]
+        wish = wish._replace(tools=near or wish.tools)
+    schema = answer_schema(wish, calls=not (small and answering), most=8 if several and not small else 3 if several else 1)
+    spoken = [_system(blocks, wish, answering=answering, small=small)]
+    if answering:
+        spoken += [message for shot in _ANSWERED for message in _answered(*shot)]
+    if not (small and answering):
+        spoken += _examples(wish, request, small=small, several=several)
+    spoken += _conversation(blocks[1:] if _only_system(blocks[0]) else blocks, current, small=small)
+    return Turn(spoken, schema)
+
+
+def answer_schema(wish: Wish, *, calls: bool, most: int) -> JSON:
+    """Return the schema of an answer: calls of these tools, at most so many, or an answer in words, or either."""
+    either: list[JSON] = []
+    if calls and wish.tools:
+        forms = [
+            _closed({"tool": {"const": tool.name}, "arguments": local_schema.parameters(tool.parameters)}) for tool in wish.tools
+        ]
+        items: JSON = {"anyOf": forms} if len(forms) > 1 else forms[0]
+        either.append(_closed({"calls": {"type": "array", "items": items, "minItems": 1, "maxItems": most}}))
+    if not wish.must_call or not either:
+        either.append(_closed({"answer": wish.answer or {"type": "string"}}))
+    return {"anyOf": either} if len(either) > 1 else either[0]
+
+
+def _closed(properties: JSON) -> JSON:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _current(blocks: Sequence[Block]) -> int:
+    """Return the index of the block with the user's last word."""
+    return next((index for index in range(len(blocks) - 1, -1, -1) if blocks[index].has_user), 0)
+
+
+def _only_system(block: Block) -> bool:
+    return block.assistant is None and not block.has_user
+
+
+def _request(block: Block) -> str:
+    return "\n".join(message.text for message in block.users if message.role == "user")
+
+
+# -- what is said --------------------------------------------------------------------------------------------------------
+
+
+def _system(blocks: Sequence[Block], wish: Wish, *, answering: bool, small: bool) -> JSON:
+    own = "\n".join(message.text for block in blocks for message in block.users if message.role == "system")
+    rule = _ANSWERING if answering else _CHOOSING if small or wish.must_call else _CALLING
+    lines = [own] if own else []
+    lines.append(rule)
+    if not (small and answering):
+        lines.append("Tools:\n" + "\n".join(signature(tool) for tool in wish.tools))
+    return {"role": "system", "content": "\n".join(lines)}
+
+
+def _said(request: str, answer: JSON) -> list[JSON]:
+    return [
+        {"role": "user", "content": f"Request: {request}"},
+        {"role": "assistant", "content": msgspec.json.encode(answer).decode()},
+    ]
+
+
+def _answered(request: str, results: tuple[tuple[str, str], ...], answer: str) -> list[JSON]:
+    lines = "\n".join(f"Result of {call}: {result}" for call, result in results)
+    return _said(f"{request}\n{lines}", {"answer": answer})
+
+
+def _examples(wish: Wish, request: str, *, small: bool, several: bool) -> list[JSON]:
+    """Examples of answers without a tool first, then of each tool, those nearest to the request last."""
+    said: list[JSON] = []
+    if not wish.must_call:
+        for asked, answer in _TALK:
+            said += _said(asked, {"answer": answer})
+    tools = sorted(wish.tools, key=lambda tool: overlap(tool, request))[-12:]
+    for index in range(max(len(tools), 3 if small else len(tools)) if tools else 0):
+        asked, call = example(tools[index % len(tools)], index)
+        said += _said(asked, {"calls": [call]})
+    if several and tools:
+        asked, first = example(tools[-1], 3)
+        _, second = example(tools[-1], 5)
+        values = ", ".join(_shown(value) for value in second["arguments"].values())
+        said += _said(f"{asked}, and also {values}" if values else f"{asked}, twice", {"calls": [first, second]})
+    return said
+
+
+def _conversation(blocks: Sequence[Block], current: int, *, small: bool) -> list[JSON]:
+    """The real conversation in the form of the examples. What is being answered now is one message: request and results."""
+    said: list[JSON] = []
+    pending = ""
+    for block in blocks:
+        if block.assistant is not None:
+            if block.assistant.calls:
+                pending += "".join(f"\nResult of {_call(block, result)}: {_cut(result, small)}" for result in block.results)
+            elif pending:
+                said += [{"role": "user", "content": pending.strip()}, _assistant(block.assistant)]
+                pending = ""
+        spoken = _request(block)
+        if spoken:
+            if pending and said and said[-1]["role"] == "user":
+                said[-1]["content"] += pending
+                pending = ""
+            pending = f"{pending}\nRequest: {spoken}" if pending else f"Request: {spoken}"
+    if pending:
+        said.append({"role": "user", "content": pending.strip()})
+    return said
+
+
+def _assistant(message: Assistant) -> JSON:
+    return {"role": "assistant", "content": msgspec.json.encode({"answer": message.text}).decode()}
+
+
+def _call(block: Block, result: Result) -> str:
+    calls = block.assistant.calls if block.assistant is not None else ()
+    arguments = next((call.arguments for call in calls if call.id == result.id), "{}")
+    try:
+        values = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        values = {}
+    return f"{result.name}({', '.join(f'{name}={_shown(value)}' for name, value in values.items())})"
+
+
+def _cut(result: Result, small: bool) -> str:
+    most = 1500 if small else 12_000
+    text = result.text
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text) - most} characters more)"
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+# -- one tool ------------------------------------------------------------------------------------------------------------
+
+
+def _properties(tool: ToolSpec) -> dict[str, Mapping[str, Any]]:
+    found = tool.parameters.get("properties")
+    return {str(k): v if isinstance(v, Mapping) else {} for k, v in found.items()} if isinstance(found, Mapping) else {}
+
+
+def _required(tool: ToolSpec) -> list[str]:
+    found = tool.parameters.get("required")
+    return list(found) if isinstance(found, list) else []
+
+
+def signature(tool: ToolSpec) -> str:
+    """Return a tool in one line, as the system message lists it."""
+    required = _required(tool)
+    shown = []
+    for name, schema in _properties(tool).items():
+        kind = " or ".join(map(_shown, schema["enum"])) if isinstance(schema.get("enum"), list) else schema.get("type", "any")
+        words = f" ({schema['description']})" if schema.get("description") else ""
+        shown.append(f"{name}: {kind}{words}" + ("" if name in required else " optional"))
+    return f"- {tool.name}({', '.join(shown)}): {tool.description}"
+
+
+def example(tool: ToolSpec, index: int) -> tuple[str, JSON]:
+    """Return a request that this tool serves, and its call, made from the declaration; ``index`` varies the values."""
+    required = _required(tool)
+    properties = _properties(tool)
+    names = [name for name in properties if name in required] or list(properties)[:1]
+    arguments = {name: _value(name, properties[name], index + at) for at, name in enumerate(names)}
+    words = tool.description.split("\n")[0].rstrip(". ") or tool.name.replace("_", " ")
+    values = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in arguments.items())
+    return (f"{words}, {values}" if values else words), {"tool": tool.name, "arguments": arguments}
+
+
+def _value(name: str, schema: Mapping[str, Any], index: int) -> Any:
+    given = schema.get("examples")
+    if isinstance(given, list) and given:
+        return given[index % len(given)]
+    choices = schema.get("enum")
+    if isinstance(choices, list) and choices:
+        return choices[index % len(choices)]
+    if "const" in schema:
+        return schema["const"]
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return _number(schema, index, whole=kind == "integer")
+    if kind == "boolean":
+        return index % 2 == 0
+    if kind == "array":
+        items = schema.get("items")
+        return [_value(name, items if isinstance(items, Mapping) else {}, index + at) for at in range(2)]
+    if kind == "object":
+        inner = schema.get("properties")
+        inner = inner if isinstance(inner, Mapping) else {}
+        return {key: _value(key, value, index) for key, value in inner.items() if isinstance(value, Mapping)}
+    return _string(name, schema, index)
+
+
+def _number(schema: Mapping[str, Any], index: int, *, whole: bool) -> float:
+    value = (3, 11, 6, 8)[index % 4] if whole else (35, 7.5, 250, 12)[index % 4]
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if isinstance(low, (int, float)):
+        value = max(value, low)
+    return min(value, high) if isinstance(high, (int, float)) else value
+
+
+def _string(name: str, schema: Mapping[str, Any], index: int) -> str:
+    hint = _EXAMPLE.search(str(schema.get("description") or ""))
+    if hint:
+        first = hint[1].split(" or ")[0].split(",")[0].strip(" .")
+        if first:
+            return first
+    if schema.get("format") == "date":
+        return _LIKELY["date"]
+    last = name.lower().rsplit("_", 1)[-1]
+    return _LIKELY.get(last) or _NAMES[index % len(_NAMES)]
+
+
+def _words(text: str) -> set[str]:
+    """The telling words of a text, cut to their first five letters: weather and weathers are one."""
+    return {word[:5] for word in re.findall(r"[^\W\d_]+", text.lower()) if len(word) > 2 and word not in _STOP}
+
+
+def overlap(tool: ToolSpec, request: str) -> int:
+    """Return how many words a tool's declaration shares with the request."""
+    properties = _properties(tool)
+    choices = [str(choice) for schema in properties.values() for choice in schema.get("enum") or ()]
+    declared = " ".join([tool.name.replace("_", " "), tool.description, *(p.replace("_", " ") for p in properties), *choices])
+    return len(_words(declared) & _words(request))
