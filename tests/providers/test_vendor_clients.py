@@ -221,6 +221,49 @@ def test_a_wait_that_is_asked_for_is_a_fact_of_the_error(way: str) -> None:
     assert caught.value.retry_after == 34.4
 
 
+VERTEX = "https://us-central1-aiplatform.googleapis.com/v1/projects/p/locations/us-central1/publishers"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "base", "model", "path"),
+    [
+        (None, f"{VERTEX}/google", "gemini-2.5-pro", "/models/gemini-2.5-pro:generateContent"),
+        ("anthropic", f"{VERTEX}/anthropic", "claude-sonnet-4-5@20250929", "/models/claude-sonnet-4-5@20250929:rawPredict"),
+    ],
+)
+def test_vertex_takes_a_bearer_token_and_the_model_in_the_address(
+    dialect: str | None, base: str, model: str, path: str
+) -> None:
+    seen: list[HTTPRequest] = []
+
+    def look(request: HTTPRequest) -> Answer:
+        seen.append(request)
+        return hello(VENDORS[1] if dialect is None else VENDORS[0], "whole")
+
+    port = Replay()
+    port.on(None, look)
+    client = DirectClient(provider="vertex", dialect=dialect, base_url=base, model=model, api_key=CANARY, io=port)
+    assert client.chat("hi").text == "Hello"
+    assert seen[0].url == base + path
+    assert seen[0].headers["authorization"] == f"Bearer {CANARY}"
+    assert ("anthropic_version" in json.loads(seen[0].body)) is (dialect is not None)
+
+
+def test_claude_on_azure_gets_the_version_header() -> None:
+    seen: list[HTTPRequest] = []
+
+    def look(request: HTTPRequest) -> Answer:
+        seen.append(request)
+        return hello(VENDORS[0], "whole")
+
+    port = Replay()
+    port.on(None, look)
+    base = "https://example.services.ai.azure.com/anthropic/v1"
+    DirectClient(provider="azure", dialect="anthropic", base_url=base, model="claude", api_key=CANARY, io=port).chat("hi")
+    assert seen[0].url == f"{base}/messages"
+    assert (seen[0].headers["anthropic-version"], seen[0].headers["api-key"]) == ("2023-06-01", CANARY)
+
+
 # -- the tool loop ---------------------------------------------------------------------------------------------------------
 
 
