@@ -13,7 +13,7 @@ from llmbroker import prices
 from llmbroker.broker.core import Core
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.flow import obtain, whole
-from llmbroker.broker.keys import Lanes, refs_of
+from llmbroker.broker.keys import Lanes, needs_key, refs_of
 from llmbroker.broker.replies import Ask
 from llmbroker.broker.sources import Setup, pinned, read_setup
 from llmbroker.broker.states import Snapshot, state_of
@@ -63,10 +63,10 @@ class Engine:
             source, pool=pool, direct=direct, journal=journal, home=home, clock=port.now, wall=port.time
         )
         self.desk = Desk(random.Random().random)  # noqa: S311 - a lot among equal models, no secret
-        self.keys = KeyRing(port, secrets=secrets, store=self.setup.store)
+        self.keys = KeyRing(port, secrets=secrets, store=self.setup.key_store)
         # A source of the user's may be slow: it is asked once a minute, and at once after a refusal.
         fresh = 1.0 if self.keys.quick else 60.0
-        self.lanes = Lanes(self.setup.pool, self.setup.able, self.keys.find, fresh=fresh, fallback=self.setup.fallback)
+        self.lanes = Lanes(self.setup.pool, self.setup.able, self.keys, fresh=fresh, fallback=self.setup.fallback)
         self.journal = self.setup.journal
         self.core = Core(
             port,
@@ -154,7 +154,7 @@ class Engine:
         secret = await self.keys.resolve(refs, scope)
         if secret is not None:
             return table.deployment_for(config, secret)
-        if config.api_key_ref or (keyless.provider.needs_key and config.api_key_ref is None):
+        if needs_key(config, keyless.provider):
             help_ = self.setup.help_for(refs[0]) if refs else None
             raise self.keys.missing(
                 refs,
@@ -227,7 +227,7 @@ class Engine:
             journal=self.journal.health(),
             missing_keys=tuple(dict.fromkeys(ref for refs in missing for ref in refs)),
             next_at=None if free or not times else min(times),
-            notes=tuple(self._notes),
+            notes=(*self._notes, *self.lanes.troubles.values()),
         )
 
     def switch(self, name: str, off: bool) -> None:

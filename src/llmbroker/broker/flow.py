@@ -281,6 +281,8 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
         "failed": "No model of the pool answered",
     }
     head = heads[reason]
+    if reason == "no_keys" and core.lanes.troubles:
+        shown += f"; {' '.join(core.lanes.troubles.values())}"
     tried = f" Tried {len(ask.attempts)}: {_tried(ask)}." if ask.attempts else ""
     error = NoLLMAvailableError(
         head if reason == "empty_pool" else f"{head}: {shown}.{tried}",

@@ -6,20 +6,20 @@ rotated key is picked up without a restart. Values stay inside ``Secret``.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from llmbroker.catalog import Abilities, LLMConfig
-from llmbroker.credentials import Secret
+from llmbroker.credentials import KeyRing, Secret
+from llmbroker.errors import ConfigurationError, StoreError
 from llmbroker.pool import Key, Lane, Member
 from llmbroker.providers import table
 from llmbroker.providers.base import Provider
 from llmbroker.router import Entry
 
-Resolve: TypeAlias = Callable[[str, str | None], Awaitable[Secret | None]]
-"""Finds the value of a reference in exactly this scope."""
+log = logging.getLogger("llmbroker.broker")
 
 SCOPES = 1024
 """Scopes whose lanes are remembered; the one that was not used for longest is forgotten first."""
@@ -31,9 +31,8 @@ class Lanes:
     Args:
         configs: the model list.
         able: what is known about a model's abilities.
-        resolve: finds a key.
+        ring: finds keys.
         fresh: seconds for which a found key is used without another look.
-        shared: whether a scope without a key of its own may use the shared one.
         fallback: a model that needs no key, for the case that no other has one.
     """
 
@@ -41,20 +40,20 @@ class Lanes:
         self,
         configs: Sequence[LLMConfig],
         able: Callable[[LLMConfig], Abilities],
-        resolve: Resolve,
+        ring: KeyRing,
         *,
         fresh: float,
-        shared: bool = True,
         fallback: LLMConfig | None = None,
     ) -> None:
         self._able = able
-        self._resolve = resolve
+        self._ring = ring
         self._fresh = fresh
-        self._shared = shared
         self._keys: dict[tuple[str, Secret | str], Key] = {}
         self._lanes: OrderedDict[tuple[str, Key], Lane] = OrderedDict()
         self._seen: OrderedDict[str | None, tuple[float, tuple[Entry, ...]]] = OrderedDict()
         self.members: list[Member] = []
+        self.troubles: dict[str, str] = {}
+        """Places of keys that failed, by member."""
         self._providers: dict[str, Provider] = {}
         self._fallback: Member | None = None
         if fallback is not None:
@@ -118,15 +117,27 @@ class Lanes:
         provider = self._providers[config.name]
         secrets: list[Secret] = []
         for ref in refs_of(config, provider):
-            for who in (scope, None) if scope is not None and self._shared else (scope,):
-                secret = await self._resolve(ref, who)
-                if secret and secret not in secrets:
+            for who in self._ring.scopes(scope):
+                secret = await self._find(member, ref, who)
+                if secret is not None and secret not in secrets:
                     secrets.append(secret)
         if not secrets:
-            if config.api_key_ref or (provider.needs_key and config.api_key_ref is None):
+            if needs_key(config, provider):
                 return ()
             return (self._lane(member, None),)
         return tuple(self._lane(member, secret) for secret in secrets)
+
+    async def _find(self, member: Member, ref: str, scope: str | None) -> Secret | None:
+        """Return a key; a place of keys that fails costs this member its key, not the call its answer."""
+        try:
+            found = await self._ring.find(ref, scope)
+        except (ConfigurationError, StoreError) as error:
+            if self.troubles.get(member.name) != str(error):
+                self.troubles[member.name] = str(error)
+                log.warning("%s goes without its key: %s", member.name, error)
+            return None
+        self.troubles.pop(member.name, None)
+        return found
 
     def _lane(self, member: Member, secret: Secret | None) -> Lane:
         host = urlsplit(member.config.base_url).netloc if member.config.base_url else member.config.provider or ""
@@ -144,6 +155,11 @@ class Lanes:
         else:
             self._lanes.move_to_end((member.name, key))
         return lane
+
+
+def needs_key(config: LLMConfig, provider: Provider) -> bool:
+    """Whether a model cannot be asked without a key."""
+    return bool(config.api_key_ref) or (provider.needs_key and config.api_key_ref is None)
 
 
 def refs_of(config: LLMConfig, provider: Provider) -> tuple[str, ...]:

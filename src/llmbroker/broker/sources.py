@@ -32,6 +32,7 @@ class Setup(msgspec.Struct, frozen=True):
         direct: direct models by alias; those given as a value bear their name as alias.
         journal: the journal.
         store: the database that the user named as source, or None.
+        own_store: the database in llmbroker's own folder, where the journal is there and no source was named; or None.
         catalog: the catalog in force.
         key_help: help on keys of the model list.
         fallback: the embedded model, for the case that no model has a key; None where it is not installed or not wanted.
@@ -41,9 +42,15 @@ class Setup(msgspec.Struct, frozen=True):
     direct: Mapping[str, LLMConfig]
     journal: Journal
     store: Store | None
+    own_store: Store | None
     catalog: Catalog
     key_help: Mapping[str, KeyHelp]
     fallback: LLMConfig | None
+
+    @property
+    def key_store(self) -> Store | None:
+        """Where stored keys are: the database named as source, else the one in llmbroker's own folder."""
+        return self.store if self.store is not None else self.own_store
 
     def able(self, config: LLMConfig) -> Abilities:
         """Return what is known about a model's abilities."""
@@ -89,11 +96,13 @@ def read_setup(
         configs, key_help = listed.llms, listed.keys
     chosen = tuple(_checked(pool) if pool is not None else configs)
     _refuse_twins(chosen, "pool")
+    kept = _journal(journal, store, folder, clock, wall)
     return Setup(
         pool=chosen,
         direct=_direct(direct, chosen, catalog),
-        journal=_journal(journal, store, folder, clock, wall),
+        journal=kept,
         store=store,
+        own_store=kept.store if source is None and journal is None else None,
         catalog=catalog,
         key_help=key_help,
         fallback=_embedded() if source is None and pool is None else None,
