@@ -38,7 +38,9 @@ class Face:
             finally:
                 await port.aclose()
 
-        return asyncio.run(main())
+        run = pytest.importorskip("uvloop").run if self.kind == "uvloop" else asyncio.run
+        out: T = run(main())
+        return out
 
     def send(self, url: str, *, seconds: float = 10.0, method: str = "POST", body: bytes = b"{}", **options: Any) -> HTTPReply:
         """Send one request over a fresh port."""
@@ -69,7 +71,7 @@ def post(url: str, body: bytes = b"{}", **headers: str) -> HTTPRequest:
     return HTTPRequest(url, {"content-type": "application/json", **headers}, body)
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
+@pytest.fixture(params=["blocking", "asyncio", pytest.param("uvloop", marks=pytest.mark.slow)])
 def face(request: pytest.FixtureRequest) -> Face:
     return Face(request.param)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.transports.conftest import post
@@ -38,7 +37,9 @@ class Runner:
     def __call__(self, port: Replay, flow: Any) -> Any:
         if self.kind == "drive":
             return port.drive(flow)
-        return asyncio.run(flow) if self.kind == "asyncio" else uvloop.run(flow)
+        if self.kind == "asyncio":
+            return asyncio.run(flow)
+        return pytest.importorskip("uvloop").run(flow)
 
 
 @pytest.fixture(params=["drive", "asyncio", "uvloop"])
