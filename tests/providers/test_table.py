@@ -320,3 +320,27 @@ def test_every_row_writes_a_request_and_reads_its_own_dialect() -> None:
             for stream in (False, True):
                 http = deployment.dialect.encode(make_request("hi", stream=stream, params={"max_tokens": 5}), deployment)
                 assert re.match(r"https?://", http.url) and KEY not in http.url and KEY.encode() not in http.body
+
+
+@pytest.mark.parametrize(
+    ("provider", "base_url", "names"),
+    [
+        ("openai", None, ("OPENAI_API_KEY", "OPENAI_KEY")),
+        ("openai", "https://api.openai.com/v1/", ("OPENAI_API_KEY", "OPENAI_KEY")),
+        ("openai", "http://api.openai.com/v1", ()),
+        ("openai", "https://api.openai.com.evil.example/v1", ()),
+        ("openai", "https://proxy.example/v1", ()),
+        ("zhipu", "https://api.z.ai/api/paas/v4", ("ZAI_API_KEY", "ZAI_KEY")),
+        ("zai", "https://api.z.ai/api/paas/v4", ("ZAI_API_KEY", "ZAI_KEY")),
+        ("azure", "https://r.openai.azure.com", ("AZURE_API_KEY", "AZURE_KEY", "AZURE_OPENAI_API_KEY")),
+    ],
+)
+def test_keys_go_only_to_the_address_they_were_declared_for(
+    provider: str, base_url: str | None, names: tuple[str, ...]
+) -> None:
+    assert table.key_names(table.lookup(provider), base_url) == names
+
+
+def test_a_key_of_one_site_is_not_sent_to_the_other() -> None:
+    names = table.key_names(table.lookup("zhipu"), "https://open.bigmodel.cn/api/paas/v4")
+    assert "ZHIPUAI_API_KEY" in names and "ZAI_API_KEY" not in names

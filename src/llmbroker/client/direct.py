@@ -8,7 +8,6 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from llmbroker.catalog import LLMConfig
 from llmbroker.client.flow import EventSource, ReplyStream, complete
@@ -143,9 +142,9 @@ def checked_seconds(value: Any, argument: str, *, allow_zero: bool = False) -> f
     return float(value)
 
 
-def environment_key(provider: Provider) -> Secret | None:
-    """Return the first key that the environment holds under the provider's names; blank values count as missing."""
-    for name in provider.key_names:
+def environment_key(provider: Provider, base_url: str | None = None) -> Secret | None:
+    """Return the first key in the environment that was declared for this address; blank values count as missing."""
+    for name in table.key_names(provider, base_url):
         value = os.environ.get(name, "").strip()
         if value:
             return Secret(value, f"environment {name}")
@@ -154,9 +153,7 @@ def environment_key(provider: Provider) -> Secret | None:
 
 def own_address(provider: Provider, base_url: str | None) -> bool:
     """Whether a request to this address is what the provider's key variables were declared for."""
-    if base_url is None or provider.base_url is None:
-        return True
-    return urlsplit(base_url).hostname == urlsplit(provider.base_url).hostname
+    return bool(table.key_names(provider, base_url))
 
 
 def direct_deployment(
@@ -202,8 +199,7 @@ def direct_deployment(
     key = api_key or None
     if key is None and provider is not None:
         row = table.lookup(provider)
-        if own_address(row, base_url):
-            key = environment_key(row)
+        key = environment_key(row, base_url)
         if key is None and row.needs_key:
             raise MissingKeyError(
                 f"{row.title} needs a key for model {model} and none was given.",

@@ -124,6 +124,27 @@ def compatible(base_url: str) -> Provider:
     return found
 
 
+def key_names(row: Provider, base_url: str | None) -> tuple[str, ...]:
+    """Return the variables whose keys were declared for an address; none for an address that is not the vendor's.
+
+    Args:
+        row: the vendor.
+        base_url: the address as the user gave it; None for the vendor's own (``deployment_for`` goes where the key belongs).
+            Where the vendor has no address of its own, every address is the user's and gets the vendor's keys.
+    """
+    if base_url is None or row.base_url is None:
+        return row.key_names
+    there = _site(base_url)
+    own = {_site(row.base_url), *(_site(url) for _, url in row.dialects.values())}
+    return tuple(name for name in row.key_names if (there == _site(row.bases[name]) if name in row.bases else there in own))
+
+
+def _site(url: str) -> tuple[str, str | None]:
+    """Return scheme and host: a key that goes over TLS is never sent without."""
+    address = urlsplit(url.strip())
+    return address.scheme.lower(), address.hostname
+
+
 def deployment_for(
     config: LLMConfig,
     key: Secret | None,
