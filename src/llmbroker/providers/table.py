@@ -6,8 +6,6 @@ address: what is unknown is refused here, before a key leaves.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -17,7 +15,7 @@ import msgspec
 from llmbroker.catalog import LLMConfig
 from llmbroker.credentials import Secret
 from llmbroker.errors import InvalidRequestError
-from llmbroker.providers import anthropic, gemini, ollama, openai_chat, openai_responses
+from llmbroker.providers import anthropic, gemini, local, ollama, openai_chat, openai_responses
 from llmbroker.providers.base import Deployment, Dialect, Provider
 from llmbroker.providers.urls import normal_base
 from llmbroker.providers.vendors import COMPATIBLE, HOSTS, ROWS, face
@@ -27,14 +25,7 @@ DIALECTS: dict[str, Dialect] = {
 }
 """Wire formats by name."""
 
-
-def _with_own_file() -> list[Provider]:
-    """Return the rows of providers that have a file of their own."""
-    names = [f"{__package__}.{name}" for name in ("local",)]
-    return [importlib.import_module(name).PROVIDER for name in names if importlib.util.find_spec(name)]
-
-
-PROVIDERS: dict[str, Provider] = {row.id: row for row in (*ROWS, *_with_own_file())}
+PROVIDERS: dict[str, Provider] = {row.id: row for row in (*ROWS, local.PROVIDER)}
 """Providers by id."""
 
 ALIASES: dict[str, str] = {
