@@ -1,0 +1,132 @@
+"""Beliefs about quality, records of latency."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmbroker.learning import REMEMBERED, SAMPLES, Beliefs, Latency
+
+
+def test_without_ratings_the_weight_counts() -> None:
+    assert Beliefs().quality("a", 0.75, "op") == 0.75
+
+
+def test_ratings_move_the_belief_towards_them() -> None:
+    beliefs = Beliefs()
+    seen = [beliefs.quality("a", 0.75, "op")]
+    for _ in range(20):
+        beliefs.rate("a", "op", 0.0)
+        seen.append(beliefs.quality("a", 0.75, "op"))
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] < 0.15
+
+
+def test_reversed_ratings_overtake_within_sixty() -> None:
+    beliefs = Beliefs()
+    for n in range(60):  # noqa: B007 - read after the loop
+        beliefs.rate("a", "op", 0.2)
+        beliefs.rate("b", "op", 0.9)
+        if beliefs.quality("b", 0.1, "op") > beliefs.quality("a", 0.9, "op"):
+            break
+    assert n < 30
+
+
+def test_a_drift_is_followed_within_a_hundred() -> None:
+    beliefs = Beliefs()
+    for _ in range(2000):
+        beliefs.rate("a", "op", 1.0)
+        beliefs.rate("b", "op", 0.5)
+    for n in range(100):  # noqa: B007 - read after the loop
+        beliefs.rate("a", "op", 0.0)
+        if beliefs.quality("a", 0.5, "op") < beliefs.quality("b", 0.5, "op"):
+            break
+    assert n < 60
+
+
+def test_one_operation_teaches_another_a_little() -> None:
+    beliefs = Beliefs()
+    for _ in range(30):
+        beliefs.rate("a", "poetry", 0.0)
+    assert beliefs.quality("a", 0.5, "poetry") < beliefs.quality("a", 0.5, "prose") < 0.5
+
+
+def test_a_call_that_is_rated_again_has_one_vote() -> None:
+    once, twice = Beliefs(), Beliefs()
+    once.rate("a", "op", 0.9, "c1")
+    twice.rate("a", "op", 0.1, "c1")
+    twice.rate("a", "op", 0.9, "c1")
+    assert twice.quality("a", 0.5, "op") == pytest.approx(once.quality("a", 0.5, "op"))
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, -0.1, 1.1, "x", None])
+def test_what_is_no_score_changes_nothing(score: object) -> None:
+    beliefs = Beliefs()
+    beliefs.rate("a", "op", score)  # type: ignore[arg-type]
+    assert beliefs.quality("a", 0.5, "op") == 0.5
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", None]), st.floats(0, 1), st.integers(0, 5))))
+def test_beliefs_stay_between_zero_and_one(ratings: list[tuple[str, str | None, float, int]]) -> None:
+    beliefs = Beliefs()
+    for name, operation, score, call in ratings:
+        beliefs.rate(name, operation, score, f"c{call}")
+    for name in "ab":
+        for operation in ("x", "y", None):
+            assert 0.0 <= beliefs.quality(name, 0.5, operation) <= 1.0
+
+
+def test_memory_is_bounded() -> None:
+    beliefs = Beliefs()
+    for n in range(REMEMBERED + 500):
+        beliefs.rate("a", f"op{n}", 0.5, f"c{n}")
+    assert len(beliefs._operations) <= REMEMBERED
+    assert len(beliefs._rated) <= REMEMBERED
+
+
+def test_quantiles_are_of_the_last_samples() -> None:
+    record = Latency()
+    for _ in range(SAMPLES):
+        record.add(100.0)
+    for n in range(SAMPLES):
+        record.add(float(n))
+    assert len(record) == SAMPLES
+    assert record.quantile(0.5) == pytest.approx(SAMPLES / 2, abs=1)
+    assert record.quantile(0.95) == pytest.approx(0.95 * SAMPLES, abs=1)
+    assert record.chance(10.0) == pytest.approx(10 / SAMPLES)
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1, max_size=200))
+def test_the_sorted_record_equals_a_naive_one(samples: list[float]) -> None:
+    record = Latency()
+    for sample in samples:
+        record.add(sample)
+    naive = sorted(samples[-SAMPLES:])
+    assert record._sorted == naive
+    assert record.quantile(0.5) == naive[min(len(naive) - 1, int(0.5 * len(naive)))]
+
+
+def test_a_cut_attempt_counts_as_longer_than_it_was() -> None:
+    record = Latency()
+    for _ in range(10):
+        record.add(1.0)
+    record.cut(8.0, now=5.0)
+    assert record.quantile(0.99) == pytest.approx(12.0)
+    assert (record.missed, record.missed_at) == (8.0, 5.0)
+    record.add(1.0)
+    assert record.missed == 0.0
+
+
+def test_a_cut_shorter_than_usual_teaches_nothing() -> None:
+    record = Latency()
+    for _ in range(10):
+        record.add(5.0)
+    record.cut(0.5, now=0.0)
+    assert len(record) == 10
+
+
+def test_an_empty_record_rules_nothing_out() -> None:
+    assert (Latency().quantile(0.95), Latency().chance(0.001)) == (0.0, 1.0)

@@ -1,0 +1,82 @@
+"""Slots, the queue, credit for second lanes."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from llmbroker.limits import Cap, Credit, Queue, Waiter
+
+
+def test_a_cap_is_learnt_from_a_refusal_and_grows_back() -> None:
+    cap = Cap()
+    assert cap.free(1000)
+    cap.refused(3)
+    assert cap.free(2)
+    assert not cap.free(3)
+    for _ in range(100_000):
+        cap.answered()
+    assert cap.free(1000)
+
+
+def test_a_cap_is_never_below_one() -> None:
+    cap = Cap()
+    for _ in range(5):
+        cap.refused(0)
+    assert cap.free(0)
+
+
+def test_credit_is_a_share_of_the_calls() -> None:
+    credit = Credit(share=0.2, most=10.0)
+    spent = sum(1 for _ in range(1000) if (credit.earn(), credit.spend())[1])
+    assert 190 <= spent <= 212
+
+
+def test_what_was_not_used_is_given_back() -> None:
+    credit = Credit(share=0.0, most=1.0)
+    assert credit.spend()
+    assert not credit.spend()
+    credit.refund()
+    assert credit.spend()
+
+
+class Line(RuleBasedStateMachine):
+    """The queue against a plain list."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.queue = Queue()
+        self.line: list[Waiter] = []
+
+    @rule(wants=st.frozensets(st.sampled_from("abc")), asleep=st.booleans())
+    def join(self, wants: frozenset[str], asleep: bool) -> None:
+        waiter = Waiter(lambda: None)
+        waiter.wants, waiter.asleep = wants, asleep
+        self.queue.add(waiter)
+        self.queue.add(waiter)
+        self.line.append(waiter)
+
+    @precondition(lambda self: self.line)
+    @rule(index=st.integers(0, 20), offered=st.booleans())
+    def change(self, index: int, offered: bool) -> None:
+        waiter = self.line[index % len(self.line)]
+        if offered:
+            waiter.offer = object()
+        else:
+            self.line.remove(waiter)
+            self.queue.remove(waiter)
+            self.queue.remove(waiter)
+
+    @rule(name=st.sampled_from("abc"))
+    def ask(self, name: str) -> None:
+        naive = next((w for w in self.line if w.asleep and w.offer is None and name in w.wants), None)
+        assert self.queue.next_for(name) is naive
+
+    @invariant()
+    def same_length(self) -> None:
+        assert len(self.queue) == len(self.line)
+
+
+TestLine = Line.TestCase
+TestLine.settings = settings(max_examples=40, deadline=None)
