@@ -104,8 +104,7 @@ def turn(blocks: Sequence[Block], wish: Wish, *, small: bool) -> Turn:
     answering = any(block.results for block in blocks[current + 1 :]) and not wish.must_call
     several = wish.parallel and (not small or bool(_SEVERAL.search(request)))
     if small:
-        near = [tool for tool in wish.tools if overlap(tool, request)]
-        wish = wish._replace(tools=near or wish.tools)
+        wish = wish._replace(tools=near(wish.tools, request))
     schema = answer_schema(wish, calls=not (small and answering), most=8 if several and not small else 3 if several else 1)
     spoken = [_system(blocks, wish, answering=answering, small=small)]
     if answering:
@@ -318,6 +317,16 @@ def _string(name: str, schema: Mapping[str, Any], index: int) -> str:
 def _words(text: str) -> set[str]:
     """The telling words of a text, cut to their first five letters: weather and weathers are one."""
     return {word[:5] for word in re.findall(r"[^\W\d_]+", text.lower()) if len(word) > 2 and word not in _STOP}
+
+
+def near(tools: Sequence[ToolSpec], request: str) -> Sequence[ToolSpec]:
+    """Return the tools that seem to be meant: those that share a word with the request, else, where it holds a number, those
+    that take one, else all.
+    """
+    found = [tool for tool in tools if overlap(tool, request)]
+    if not found and any(char.isdigit() for char in request):
+        found = [tool for tool in tools if any(char.isdigit() for char in _shown(example(tool, 0)[1]["arguments"]))]
+    return found or tools
 
 
 def overlap(tool: ToolSpec, request: str) -> int:

@@ -1,0 +1,35 @@
+"""Exit codes, and which error has which."""
+
+from __future__ import annotations
+
+from llmbroker.errors import (
+    AuthError,
+    BillingError,
+    ConfigurationError,
+    InvalidRequestError,
+    LLMBrokerError,
+    LLMTimeoutError,
+    MissingKeyError,
+    NoLLMAvailableError,
+    StreamInterruptedError,
+    ToolLoopLimitError,
+    UnknownCallError,
+    UnknownModelError,
+)
+
+FAILED, USAGE, NO_KEY, LIMIT, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 4, 5, 130, 141
+
+
+def code_of(error: LLMBrokerError) -> int:
+    """Return the exit code of an error."""
+    if isinstance(error, NoLLMAvailableError):
+        return {"no_keys": NO_KEY, "empty_pool": NO_KEY, "limit": LIMIT}.get(error.reason, FAILED)
+    if isinstance(error, (MissingKeyError, AuthError)):
+        return NO_KEY
+    if isinstance(error, (ToolLoopLimitError, BillingError)):
+        return LIMIT
+    if isinstance(error, StreamInterruptedError) or (isinstance(error, LLMTimeoutError) and error.text):
+        return INCOMPLETE
+    if isinstance(error, (InvalidRequestError, ConfigurationError, UnknownModelError, UnknownCallError)):
+        return USAGE
+    return FAILED
