@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -135,6 +136,8 @@ def _declared(items: tuple[tuple[str, float], ...]) -> Price:
 @lru_cache(maxsize=4096)
 def _listed(model: str, provider: str | None, base_url: str | None) -> Price | None:
     """Find a model in the list. Whatever is wrong with the list, a call does not fail for it."""
+    if provider is None and _is_here(base_url):
+        return None  # nobody lists this machine: the list need not be loaded to know that
     prices = _price_list()
     if prices is None:
         return None
@@ -157,6 +160,14 @@ def _listed(model: str, provider: str | None, base_url: str | None) -> Price | N
         return None if found is None or not _has_rates(found) else _convert(found)
     except Exception:  # noqa: BLE001 - an entry in a shape of the future is an unknown price
         return None
+
+
+def _is_here(base_url: str | None) -> bool:
+    try:
+        host = urlsplit(base_url or "").hostname or ""
+    except ValueError:
+        return False
+    return host in ("localhost", "::1", "") or host.startswith("127.")
 
 
 @lru_cache(maxsize=1)

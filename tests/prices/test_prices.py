@@ -66,7 +66,8 @@ UNKNOWN = {
     "provider not listed": ("gpt-5.6-sol", "nobody", None),
     "no provider": ("gpt-5.6-sol", None, None),
     "listed without any rate": ("gemma-3", "gemini", None),
-    "address not listed": ("gpt-5.6-sol", None, "http://localhost:8080/v1"),
+    "address not listed": ("gpt-5.6-sol", None, "https://models.test/v1"),
+    "no address at all": ("gpt-5.6-sol", None, "http://[::1"),
     "free by name at one who does not name free models so": ("x/y:free", "groq", None),
 }
 
@@ -155,6 +156,17 @@ print("genai_prices.data" in sys.modules)
     listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     missing = subprocess.run([sys.executable, "-c", code, "x"], capture_output=True, text=True, check=True).stdout.split()
     assert (listed, missing) == (["5.0", "True"], ["None", "False"])
+
+
+@pytest.mark.parametrize("url", [None, "http://127.0.0.1:8080/v1", "http://localhost:1/v1", "http://[::1]:1/v1"])
+def test_a_server_of_this_machine_is_looked_for_in_no_list(url: str | None) -> None:
+    code = f"""
+import sys
+from llmbroker import prices
+print(prices.price_of("m", base_url={url!r}), "genai_prices" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "False"]
 
 
 def test_importing_prices_does_not_load_the_list() -> None:

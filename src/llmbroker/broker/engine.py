@@ -303,10 +303,12 @@ def request_of(
 
 def price_of(lane: Lane, answered: str | None, usage: Usage | None, at: datetime) -> tuple[float | None, str | None]:
     """Return what a call cost and the currency; None where the price or the tokens are not known."""
-    deployment, price = lane.deployment, lane.member.config.price
+    deployment, config = lane.deployment, lane.member.config
+    # A server known by its address alone has no entry in the list under the id of its dialect.
+    provider = deployment.provider.id if config.provider else None
     for model in dict.fromkeys((deployment.model, answered or deployment.model)):
-        provider, base_url = deployment.provider.id, deployment.base_url
-        dollars = prices.cost(usage, at=at, model=model, provider=provider, base_url=base_url, price=price)
+        base_url = deployment.base_url
+        dollars = prices.cost(usage, at=at, model=model, provider=provider, base_url=base_url, price=config.price)
         if dollars is not None:
             return dollars, prices.CURRENCY
     return None, None
