@@ -12,7 +12,7 @@ step 1,000 as at step 10.
 
 from __future__ import annotations
 
-from llmbroker.messages.history import MEDIA, ROLES, Encoded, History, Turn, encode_blocks
+from llmbroker.messages.history import MEDIA, ROLES, Encoded, History, Turn, encode_blocks, encode_pieces
 from llmbroker.messages.mend import repair, validate
 from llmbroker.messages.parts import (
     CALL_KEYS,
@@ -60,6 +60,7 @@ __all__ = [
     "User",
     "check_text",
     "encode_blocks",
+    "encode_pieces",
     "object_text",
     "read_calls",
     "read_parts",

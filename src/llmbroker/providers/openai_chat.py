@@ -15,7 +15,7 @@ import msgspec
 
 from llmbroker.errors import InvalidRequestError, UnsupportedFeatureError
 from llmbroker.exchange import Choice, Reply, Request, ToolSet
-from llmbroker.messages import Assistant, Audio, Block, Call, File, Image, Part, Result, Text, User, encode_blocks
+from llmbroker.messages import Assistant, Audio, Block, Call, File, Image, Part, Result, Text, User, encode_pieces
 from llmbroker.providers.base import Deployment, Dialect, StreamDecoder
 from llmbroker.providers.openai_chat_mend import mend
 from llmbroker.providers.openai_chat_stream import OPAQUE, ChatDecoder, decode
@@ -38,7 +38,7 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
         UnsupportedFeatureError: the provider takes no tools, images, sound or files at all.
     """
     provider = deployment.provider
-    body: JSON = {"model": deployment.model, "messages": b""}
+    body: JSON = {}
     if request.tools is not None:
         if "tools" not in provider.features:
             raise unsupported(deployment, "tools")
@@ -54,11 +54,14 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
         body["stream"] = True
         if "stream_usage" in provider.features and "stream_options" not in deployment.mended.drop:
             body["stream_options"] = {"include_usage": True}
-    body["messages"] = _messages(request, deployment, word)
+    messages = _messages(request, deployment, word)
     try:
-        data = msgspec.json.encode(body)
+        rest = msgspec.json.encode(body)
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(request, error) from None
+    # Joined, not encoded: the messages may be a megabyte that was written before.
+    model = msgspec.json.encode(deployment.model)
+    data = b"".join((b'{"model":', model, b',"messages":', *messages, b"," if body else b"", rest[1:]))
     return HTTPRequest(join(deployment.base_url, "/chat/completions"), deployment.static_headers, data)
 
 
@@ -131,25 +134,26 @@ def _put_format(body: JSON, request: Request, deployment: Deployment) -> str | N
         return "Answer with one JSON object and nothing else."
     body["response_format"] = wanted
     # The word must stand in the messages: https://platform.openai.com/docs/guides/structured-outputs#json-mode
-    return "Answer with one JSON object." if kind == "json_object" else None
+    return _JSON_WORD if kind == "json_object" else None
+
+
+_JSON_WORD = "Answer with one JSON object."
 
 
 # -- messages ------------------------------------------------------------------------------------------------------------
 
 
-def _messages(request: Request, deployment: Deployment, word: str | None) -> msgspec.Raw:
+def _messages(request: Request, deployment: Deployment, word: str | None) -> tuple[bytes | bytearray, ...]:
+    """Return the array of messages in pieces that are to be joined."""
     provider = deployment.provider
     policy = "never" if "reasoning_content" in deployment.mended.drop else provider.reasoning
     writer = _Writer(deployment, policy)
     key = (NAME, provider.id, deployment.model, policy)
-    made = encode_blocks(request.history, key, writer.block, by_loop=policy == "loop")
-    if word is None:
-        return made
-    text = bytes(made)
-    if word == "Answer with one JSON object." and b"json" in text.lower():
+    made = encode_pieces(request.history, key, writer.block, by_loop=policy == "loop")
+    if word is None or (word == _JSON_WORD and any(b"json" in piece.lower() for piece in made)):
         return made
     first = msgspec.json.encode({"role": "system", "content": word})
-    return msgspec.Raw(b"[" + first + b"," + text[1:])
+    return b"[", first, b",", *made[1:]
 
 
 class _Writer:
