@@ -238,6 +238,11 @@ class _Direct:
         """The model's name."""
         return self._deployment.model
 
+    @property
+    def dialect(self) -> str:
+        """The wire format's name."""
+        return self._deployment.dialect.name
+
     def __repr__(self) -> str:
         """Name provider and model."""
         return f"{type(self).__name__}(provider={self._deployment.provider.id!r}, model={self._deployment.model!r})"

@@ -146,7 +146,8 @@ def _canonical(turn: Assistant) -> list[JSON]:
     out: list[JSON] = []
     text = turn.text or turn.refusal
     if text:
-        out.append({"role": "assistant", "content": text})
+        # llama.cpp knows a message of the assistant only by its type.
+        out.append({"type": "message", "role": "assistant", "content": text})
     out += [
         {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments} for call in turn.calls
     ]
