@@ -15,6 +15,8 @@ import pytest
 
 from llmbroker import Broker, LLMConfig, Usage
 from llmbroker.errors import LLMBrokerError, NoLLMAvailableError
+from llmbroker.journal import Journal, open_store
+from llmbroker.journal.bodies import MAX_BODY, body_text
 from llmbroker.transports.replay import Answer, Replay, sse
 
 CANARY = 'canary/k3y+with "quotes" 1234'.replace(" ", "_")
@@ -101,6 +103,42 @@ def test_a_model_without_a_known_price_is_counted_as_unpriced(port: Replay, brok
     stats = broker.stats()["a"]
     assert (stats.cost, stats.unpriced) == (None, 1)
     assert broker.calls(limit=1)[0].cost is None
+
+
+def test_bodies_are_kept_only_where_they_are_asked_for_and_without_keys(
+    port: Replay, brokers: list[Broker], database: Path
+) -> None:
+    port.on("a.test", answer(f"your key is {CANARY}"), times=None)
+    journal = Journal(open_store(database), bodies=True)
+    broker = make(port, brokers, journal, model("a"))
+    picture = "data:image/png;base64," + "A" * 5000
+    parts = [{"type": "text", "text": f"is {CANARY} a key?"}, {"type": "image_url", "image_url": {"url": picture}}]
+    broker.chat([{"role": "user", "content": parts}], params={"temperature": 0.5})
+    (row,) = journal.calls(bodies=True)
+    asked, answered = json.loads(row.request or ""), json.loads(row.response or "")
+    assert asked["messages"][0]["content"][0]["text"] == "is *** a key?"
+    assert asked["messages"][0]["content"][1]["image_url"]["url"] == "data:image/png;base64,(5000 characters)"
+    assert asked["temperature"] == 0.5
+    assert answered["content"] == "your key is ***"
+    assert journal.calls()[0].request is None
+
+
+def test_without_asking_no_body_is_stored(port: Replay, brokers: list[Broker], database: Path) -> None:
+    port.on("a.test", answer("words-of-the-answer"), times=None)
+    broker = make(port, brokers, database, model("a"))
+    broker.ask("words-of-the-question")
+    broker.close()
+    stored = b"".join(path.read_bytes() for path in database.parent.glob("broker.db*"))
+    assert b"words-of-the-" not in stored
+
+
+@pytest.mark.parametrize("value", [{"a": float("nan")}, {1: 2}, "\ud800", {"x": object()}, [b"\xff"]], ids=repr)
+def test_whatever_a_body_holds_there_is_a_text_for_it(value: Any) -> None:
+    assert isinstance(body_text(value), str)
+
+
+def test_a_body_is_cut_where_it_is_very_long() -> None:
+    assert len(body_text("a b " * 200_000)) < MAX_BODY + 100
 
 
 @pytest.mark.parametrize("broken", ["garbage", "folder", "locked"])

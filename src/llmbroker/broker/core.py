@@ -13,7 +13,7 @@ from llmbroker.errors import LLMBrokerError
 from llmbroker.exchange import Reply, Usage
 from llmbroker.health import Verdict
 from llmbroker.io import Port
-from llmbroker.journal import Call, Journal, failure, new_id, utc
+from llmbroker.journal import Call, Journal, failure, new_id, reply_body, request_body, utc
 from llmbroker.pool import Lane, Lease
 from llmbroker.router import Entry, patience
 
@@ -153,6 +153,8 @@ class Core:
             cost=cost,
             currency=currency,
             key_source=key.source if key is not None else None,
+            request=request_body(ask.request, (key,)) if self.journal.bodies else None,
+            response=reply_body(reply, (key,)) if self.journal.bodies and reply is not None else None,
         )
 
     async def close_row(self, ask: Ask, row: Row, status: str, **facts: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from llmbroker.errors import ConfigurationError
+from llmbroker.journal.bodies import reply_body, request_body
 from llmbroker.journal.contract import Store
 from llmbroker.journal.journal import Journal, check_score
 from llmbroker.journal.records import Call, Query, Rating, Stats, failure, new_id, status_of, utc
@@ -25,6 +26,8 @@ __all__ = [
     "is_store",
     "new_id",
     "open_store",
+    "reply_body",
+    "request_body",
     "status_of",
     "utc",
 ]

@@ -44,6 +44,7 @@ class Journal:
     Args:
         store: where rows go, or None: nothing is kept and reading says so.
         retention: how long rows are kept, or None for ever.
+        bodies: keep what was asked and answered, too, redacted; read it with ``calls(bodies=True)``.
         clock: monotonic seconds. ``wall``: seconds since 1970.
     """
 
@@ -52,12 +53,14 @@ class Journal:
         store: Store | None,
         *,
         retention: timedelta | None = RETENTION,
+        bodies: bool = False,
         clock: Callable[[], float] = time.monotonic,  # noqa: TID251 - the store is tried again by real time
         wall: Callable[[], float] = time.time,  # noqa: TID251 - when it was rated; calls bring their own time
     ) -> None:
         if retention is not None and retention <= timedelta(0):
             raise ConfigurationError(f"retention is a positive time or None, not {retention!r}.")
         self.store = store
+        self.bodies = bodies and store is not None
         self._retention = retention
         self._clock = clock
         self._wall = wall
