@@ -71,24 +71,27 @@ class Waiter:
         wake: called, from any thread, when ``offer`` was set.
         offer: the member whose slot is kept for this call until it looks, or None.
         asleep: whether it waits now.
+        ticket: its place in the queue.
     """
 
-    __slots__ = ("asleep", "offer", "wake", "wants")
+    __slots__ = ("asleep", "offer", "ticket", "wake", "wants")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wants: frozenset[str] = frozenset()
         self.wake = wake
         self.offer: Any = None
         self.asleep = False
+        self.ticket = 0
 
 
 class Queue:
     """Who waits, the oldest first. A slot that becomes free is kept for the first that wants it, so nobody is overtaken."""
 
-    __slots__ = ("_waiters",)
+    __slots__ = ("_tickets", "_waiters")
 
     def __init__(self) -> None:
         self._waiters: dict[int, Waiter] = {}
+        self._tickets = 0
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -96,15 +99,18 @@ class Queue:
 
     def add(self, waiter: Waiter) -> None:
         """Take a waiter in; it keeps its place until it is removed."""
-        self._waiters.setdefault(id(waiter), waiter)
+        if id(waiter) not in self._waiters:
+            self._tickets += 1
+            waiter.ticket = self._tickets
+            self._waiters[id(waiter)] = waiter
 
     def remove(self, waiter: Waiter) -> None:
         """Let a waiter go; may be called for one that is not there."""
         self._waiters.pop(id(waiter), None)
 
-    def next_for(self, name: str) -> Waiter | None:
-        """Return the oldest sleeping waiter that wants this member."""
+    def next_for(self, name: str, after: int = 0) -> Waiter | None:
+        """Return the oldest sleeping waiter that wants this member, of those behind the ticket ``after``."""
         for waiter in self._waiters.values():
-            if waiter.asleep and waiter.offer is None and name in waiter.wants:
+            if waiter.asleep and waiter.offer is None and waiter.ticket > after and name in waiter.wants:
                 return waiter
         return None

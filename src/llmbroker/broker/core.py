@@ -199,7 +199,7 @@ class Core:
         now = self.port.now()
         usual = patience(lease.lane, stream=ask.need.stream, left=ask.deadline - row.started)
         if isinstance(error, Exception):
-            self.desk.drop(lease)
+            self.desk.drop(lease, now)
             self.journal.record(self.row_of(ask, row, "error", error=error, usage=usage))
             return
         self.desk.cut(lease, now, lost=lost, usual=usual)

@@ -69,7 +69,8 @@ class Desk:
                 waiter.wants = made.wants
                 waiter.asleep = True
             if offered is not None and (lease is None or lease.lane.member is not offered):
-                self._wake((offered,), 1)
+                # Who stands further behind may be able to use it; to offer it to anybody before would go on for ever.
+                self._wake((offered,), 1, now, after=waiter.ticket if waiter is not None else 0)
             return made, lease
 
     def _plan(self, entries: Sequence[Entry], ask: Ask, now: float) -> Plan:
@@ -89,7 +90,7 @@ class Desk:
         with self.lock:
             return self._plan(entries, ask, now)
 
-    def leave(self, ask: Ask) -> None:
+    def leave(self, ask: Ask, now: float) -> None:
         """The call waits no longer; a slot that was kept for it goes to the next."""
         with self.lock:
             waiter = ask.waiter
@@ -101,16 +102,18 @@ class Desk:
             if waiter.offer is not None:
                 member, waiter.offer = waiter.offer, None
                 member.running -= 1
-                self._wake((member,), 1)
+                self._wake((member,), 1, now)
 
-    def _wake(self, members: Iterable[Member], count: int) -> None:
+    def _wake(self, members: Iterable[Member], count: int, now: float, after: int = 0) -> None:
         """Keep up to ``count`` free slots of these members for those that waited longest, and wake them."""
         if not self.queue:
             return
         for member in members:
             parallel = member.config.parallel
+            if not member.health.free(now):
+                continue
             while count > 0 and (parallel is None or member.running < parallel):
-                waiter = self.queue.next_for(member.name)
+                waiter = self.queue.next_for(member.name, after)
                 if waiter is None:
                     break
                 waiter.offer = member
@@ -118,13 +121,13 @@ class Desk:
                 count -= 1
                 waiter.wake()
 
-    def _release(self, lease: Lease, more: int = 0) -> None:
+    def _release(self, lease: Lease, now: float, more: int = 0) -> None:
         if lease.release():
             lane = lease.lane
             siblings = lane.key.members
-            self._wake((lane.member,), 1 + more)
+            self._wake((lane.member,), 1 + more, now)
             if len(siblings) > 1 and (more or lane.key.cap.limit is not None):
-                self._wake([m for m in siblings if m is not lane.member], 1 + more)
+                self._wake([m for m in siblings if m is not lane.member], 1 + more, now)
 
     # -- what came of it -------------------------------------------------------------------------------------------------
 
@@ -141,7 +144,7 @@ class Desk:
             if member.health.room is not None or lane.key.health.room is not None or lane.health.room is not None:
                 more = max(health.succeed(started) for health in (member.health, lane.key.health, lane.health))
             lane.key.cap.answered()
-            self._release(lease, more)
+            self._release(lease, now, more)
 
     def began(self, lease: Lease, now: float) -> None:
         """The first piece of a stream arrived."""
@@ -159,7 +162,7 @@ class Desk:
                 lane.learn_lack(verdict.lacks, ask.need, now)
             if verdict.status == "timeout":
                 (member.first if ask.need.stream else member.latency).cut(now - lease.started, now)
-            self._release(lease)
+            self._release(lease, now)
         return verdict
 
     def _note(self, lease: Lease, verdict: Verdict, error: BaseException, now: float) -> None:
@@ -193,12 +196,12 @@ class Desk:
                     member.lost = 0
                     member.health.fail(HANGING, now, lease.started, None, self.dice, "no answer in its usual time")
             more = max(health.settle(lease.started) for health in (member.health, lane.key.health, lane.health))
-            self._release(lease, more)
+            self._release(lease, now, more)
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: Lease, now: float) -> None:
         """Free a slot about which nothing is known."""
         with self.lock:
-            self._release(lease)
+            self._release(lease, now)
 
     def next_move(self, verdict: Verdict, lane: Lane, entries: Sequence[Entry], ask: Ask, now: float) -> Move:
         """Return what the call does after an attempt failed."""
@@ -206,9 +209,9 @@ class Desk:
             rest = self._plan(entries, ask, now)
         return decide(verdict, lane, rest, now=now, queue_until=ask.queue_until)
 
-    def wake_for(self, member: Member) -> None:
+    def wake_for(self, member: Member, now: float) -> None:
         """A member can be asked again: wake those that wait for it. Under the lock."""
-        self._wake((member,), len(self.queue))
+        self._wake((member,), len(self.queue), now)
 
     def may_hedge(self) -> bool:
         """Whether one more attempt beside a slow one can be afforded; it is paid for."""

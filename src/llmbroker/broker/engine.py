@@ -243,7 +243,7 @@ class Engine:
         member.disabled = off
         if not off:
             with self.desk.lock:
-                self.desk.wake_for(member)
+                self.desk.wake_for(member, self.port.now())
         store = self.journal.store
         if store is not None:
             try:

@@ -89,7 +89,7 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
             if lease is None:
                 await _sleep(core, ask, plan, now)
             elif now >= ask.deadline:
-                desk.drop(lease)
+                desk.drop(lease, now)
                 raise nobody(core, ask, plan, "timeout")
             else:
                 answer = await _race(core, ask, trial, plan, lease)
@@ -97,7 +97,7 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
                     return answer
     finally:
         if ask.waiter is not None:
-            desk.leave(ask)
+            desk.leave(ask, port.now())
 
 
 async def _sleep(core: Core, ask: Ask, plan: Plan, now: float) -> None:
