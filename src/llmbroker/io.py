@@ -153,6 +153,16 @@ async def _kept(flow: Flow[T]) -> T | BaseException:
         return error
 
 
+async def _stop(port: Port, jobs: Sequence[Job[Any]]) -> None:
+    """Cancel jobs and wait for them, as long as at least one a second ends."""
+    for job in jobs:
+        job.cancel()
+    while left := [job for job in jobs if not job.done()]:
+        await port.wait(left, timeout=1.0)
+        if all(not job.done() for job in left):
+            break
+
+
 async def gather(port: Port, flows: Sequence[Flow[T]], limit: int | None = None) -> list[T | BaseException]:
     """Run flows side by side, at most ``limit`` at once; return results or exceptions in the order given.
 
@@ -180,13 +190,10 @@ async def gather(port: Port, flows: Sequence[Flow[T]], limit: int | None = None)
                 if isinstance(result, (KeyboardInterrupt, SystemExit)):
                     raise result
     except BaseException:
-        for _, job in running.values():
-            job.cancel()
-        while left := [job for _, job in running.values() if not job.done()]:
-            await port.wait(left, timeout=1.0)
-            if all(not job.done() for job in left):
-                break
-        for _, flow in waiting:
-            flow.close()
+        await _stop(port, [job for _, job in running.values()])
+        alive = {index for index, job in running.values() if not job.done()}
+        for index, flow in enumerate(flows):
+            if index not in alive:
+                flow.close()  # one that never began would be reported as never awaited; for an ended one it does nothing
         raise
     return out
