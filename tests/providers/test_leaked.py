@@ -201,10 +201,10 @@ def test_faulty_json_without_a_closing_tag_may_be_cut_and_stays_text() -> None:
 
 
 def test_texts_in_parameter_tags_are_json_only_where_the_schema_asks_for_no_string() -> None:
-    given_ = {"city": "\n007\n", "days": "3", "tags": "[1]", "more": "True"}
+    given_ = {"city": "\n42\n", "days": "3", "tags": "[1]", "more": "True"}
     text = "".join(f"<parameter={name}>{value}</parameter>" for name, value in given_.items())
     text = f"<function=get_weather>{text}</function>"
-    assert found(text) == [("get_weather", {"city": "007", "days": 3, "tags": [1], "more": True})]
+    assert found(text) == [("get_weather", {"city": "42", "days": 3, "tags": [1], "more": True})]
 
 
 def test_lines_inside_a_parameter_tag_stay() -> None:
@@ -259,6 +259,13 @@ def test_ids_are_fresh_and_unique() -> None:
     made = recover(reply("\n".join([PARIS] * 20)), TOOLS)
     assert made.tool_calls is not None
     assert len({c["id"] for c in made.tool_calls}) == 20
+
+
+def test_the_number_of_marks_around_a_call_is_bounded() -> None:
+    text = PARIS
+    for name in ("tool_call", "tools", "function_call", "tool_call", "tools", "tool_call"):
+        text = f"<{name}>{text}</{name}>"
+    assert found(text) is None
 
 
 def test_the_number_of_calls_is_bounded() -> None:

@@ -7,6 +7,7 @@ answer of any caller, ``records`` keeps what happened. Nothing here talks to a m
 from llmbroker.tools.arguments import Arguments, canonical, read_arguments
 from llmbroker.tools.records import Tally, ToolHistory, ToolLoop, ToolRow, Transcript
 from llmbroker.tools.results import DEFAULT_LIMIT, checked_limit, error_words, fit, result_text
+from llmbroker.tools.schema import check_value
 from llmbroker.tools.toolbox import Tool, Toolbox
 from llmbroker.tools.turn import Call, Turn, read_turn
 
@@ -23,6 +24,7 @@ __all__ = [
     "Transcript",
     "Turn",
     "canonical",
+    "check_value",
     "checked_limit",
     "error_words",
     "fit",

@@ -62,6 +62,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
         unknown_usage: model calls whose usage is not known.
         reasoning: output tokens that were reasoning.
         cached: input tokens that were read from a cache.
+        cost: US dollars of the calls whose price is known; None if none is, or where the caller keeps no prices.
     """
 
     model_calls: int = 0
@@ -71,6 +72,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
     unknown_usage: int = 0
     reasoning: int | None = None
     cached: int | None = None
+    cost: float | None = None
 
 
 class Transcript:

@@ -51,6 +51,12 @@ def check_arguments(value: JSON, schema: Mapping[str, Any]) -> Checked:
     return Checked(value, False, tuple(shown))
 
 
+def check_value(value: Any, schema: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return the value to use and what is wrong with it; for values of any kind, where names beyond the schema may be left."""
+    made, problems = _Check(schema).visit(value, schema, "", closed=False)
+    return made, [line.replace("the arguments", "the value") for line in problems[:MOST_PROBLEMS]]
+
+
 def _rewrapped(value: JSON, schema: Mapping[str, Any]) -> JSON | None:
     """Return the arguments with one wrapper less or more, where only that can be meant."""
     properties = schema.get("properties")
@@ -151,7 +157,7 @@ _MISS = object()
 
 def _coerced(value: Any, types: tuple[str, ...]) -> Any:
     """Return the value as one of the types where the text can mean nothing else, else ``_MISS``."""
-    if not isinstance(value, str) or "string" in types:
+    if not isinstance(value, str):
         return _MISS
     text = value.strip()
     if "boolean" in types and text.lower() in ("true", "false"):
