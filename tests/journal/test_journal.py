@@ -267,6 +267,24 @@ def test_beyond_memory_rows_live_in_the_file_and_come_back_in_order(database: Pa
     assert operations(journal) == [str(n) for n in range(1200)]
 
 
+def test_a_long_spool_is_written_a_little_on_each_call_that_follows(database: Path, clock: Clock) -> None:
+    store = Failing(database)
+    store.reason = "locked"
+    journal = journal_on(store, clock)
+    journal._spool._memory_rows = 600
+    for n in range(3000):
+        journal.record(make_call(n, operation=str(n)))
+    store.reason = None
+    waiting = []
+    for n in range(3000, 3004):
+        clock.seconds += 10
+        journal.record(make_call(n, operation=str(n)))
+        waiting.append(journal.health()["spooled"])
+    assert waiting[0] > waiting[1] > waiting[2] >= waiting[3] == 0
+    assert operations(journal) == [str(n) for n in range(3004)]
+    assert list(database.parent.glob("*-spool-*")) == []
+
+
 def test_beyond_every_bound_rows_are_dropped_and_counted(clock: Clock) -> None:
     store = Failing(":memory:")
     store.reason = "full"
@@ -328,6 +346,41 @@ def test_reading_alone_also_finds_what_a_dead_process_left(database: Path, clock
     assert operations(journal_on(open_store(database), clock)) == ["left"]
 
 
+def test_a_long_file_of_lost_rows_is_read_on_closing_and_not_on_a_call(
+    database: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Failing(database)
+    store.reason = "locked"
+    journal = journal_on(store, clock)
+    for n in range(20):
+        journal.record(make_call(n))
+    journal.close()
+    monkeypatch.setattr(journal_module, "ADOPT_BYTES", 1000)
+    plain = SQLiteStore(database)
+    following = journal_on(plain, clock)
+    following.record(make_call(30))
+    assert len(plain.calls(journal_module.Query(), limit=100)) == 1
+    following.close()
+    assert len(plain.calls(journal_module.Query(), limit=100)) == 21
+    plain.close()
+
+
+def test_a_finalizer_that_records_while_a_row_is_written_does_not_block(
+    database: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "HANDOFF", 0.01)
+
+    class Reentrant(SQLiteStore):
+        def record(self, rows: Sequence[Row]) -> None:
+            if rows[0].operation == "outer":  # type: ignore[union-attr]
+                journal.record(make_call(1, operation="inner"))
+            super().record(rows)
+
+    journal = journal_on(Reentrant(database), clock)
+    journal.record(make_call(0, operation="outer"))
+    assert operations(journal) == ["outer", "inner"]
+
+
 def test_a_file_that_a_living_journal_owns_is_left_to_it(database: Path, clock: Clock) -> None:
     store = Failing(database)
     store.reason = "locked"
@@ -373,7 +426,7 @@ def test_threads_that_meet_at_a_slow_store_are_written_together(database: Path, 
     assert store.started.wait(10)
     for thread in threads[1:]:
         thread.start()
-    while len(journal._queue) < 7:
+    while len(journal._queue) < 8:  # the one that is being written leaves when it is kept
         threads[0].join(0.001)
     store.go.set()
     for thread in threads:

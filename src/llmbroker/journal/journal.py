@@ -25,7 +25,7 @@ from typing import Any
 from llmbroker.errors import ConfigurationError, InvalidRequestError, StoreError, UnknownCallError
 from llmbroker.journal.contract import Store
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, utc
-from llmbroker.journal.spool import Spool
+from llmbroker.journal.spool import BATCH, Spool
 
 log = logging.getLogger("llmbroker.journal")
 
@@ -34,6 +34,8 @@ PRUNE_EVERY_ROWS = 128
 PRUNE_BATCH = 200
 PRUNE_PAUSE = 3600.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+ADOPT_BYTES = 1_000_000
+"""Files of lost rows up to this size are read on a call that writes; longer ones when the journal is read or closed."""
 HANDOFF = 0.25
 """Seconds to wait for a thread that is writing; then the row is left to that thread."""
 
@@ -70,7 +72,7 @@ class Journal:
         self._since: datetime | None = None
         self._next_try = 0.0
         self._pause = FIRST_PAUSE
-        self._adopted = False
+        self._looked = self._adopted = False
         self._written = 0
         self._refused = 0
         self._unpruned = 0
@@ -94,30 +96,29 @@ class Journal:
         if self.store is None:
             return
         self._queue.append(row)
+        # A finalizer may get here in the middle of our own writing: then the row is left to the loop that is already running.
         if not self._lock.acquire(timeout=HANDOFF):
             return
         try:
-            while self._queue:
-                self._write(self._take())
+            self._serve()
         finally:
             self._lock.release()
 
-    def _take(self) -> list[Row]:
-        rows: list[Row] = []
-        try:
-            while len(rows) < 500:
-                rows.append(self._queue.popleft())
-        except IndexError:
-            pass
-        return rows
+    def _serve(self) -> None:
+        """Write the rows of all who wait. A row leaves the queue when it is kept, so an interrupt at any point loses none."""
+        queue = self._queue
+        while count := min(len(queue), BATCH):
+            self._write([queue[index] for index in range(count)])
+            for _ in range(count):
+                queue.popleft()
 
     def _write(self, rows: list[Row]) -> None:
         if self._failure is None and len(self._spool) == 0:
             if self._try(rows):
                 self._written += len(rows)
                 self._unpruned += len(rows)
-                if not self._adopted:
-                    self._adopt()
+                if not self._looked:
+                    self._adopt(ADOPT_BYTES)
                 if self._unpruned >= PRUNE_EVERY_ROWS:
                     self._housekeeping(rows[-1].ts)
             return
@@ -136,11 +137,6 @@ class Journal:
                 self._spool.put(row)
             self._failed(error)
             return False
-        except BaseException:
-            # Interrupted in the middle: whether it was committed is not known, and writing it twice does no harm.
-            for row in rows:
-                self._spool.put(row)
-            raise
         return True
 
     def _store_rows(self, rows: Sequence[Row]) -> None:
@@ -171,14 +167,14 @@ class Journal:
         self._written += before - len(self._spool)
         return len(self._spool) == 0
 
-    def _adopt(self) -> None:
-        """Write rows that a dead process left beside the store."""
+    def _adopt(self, at_most: int | None = None) -> None:
+        """Write rows that a dead process left beside the store; ``at_most``: leave files of more bytes for another time."""
         assert self.store is not None
         if self._adopted:
             return
-        self._adopted = True
+        self._looked, self._adopted = True, at_most is None
         try:
-            found = self._spool.adopt(self._store_rows)
+            found = self._spool.adopt(self._store_rows, at_most)
         except Exception as error:  # noqa: BLE001 - their file stays where it is, for who comes next
             log.debug("rows left beside %s were not read: %s", self.store.where, error)
         else:
@@ -226,8 +222,7 @@ class Journal:
             return True
         with self._lock:
             self._adopt()
-            for row in iter(self._take, []):
-                self._write(row)
+            self._serve()
             return len(self._spool) == 0 or self._drain()
 
     # -- ratings -----------------------------------------------------------------------------------------------------------

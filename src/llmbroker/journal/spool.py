@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,6 +45,7 @@ class Spool:
         self._fd: int | None = None
         self._size = 0
         self._only_in_file = 0
+        self._overflow_at = 0
         self.path: Path | None = None
         self.dropped = 0
 
@@ -55,10 +56,13 @@ class Spool:
     def put(self, row: Row) -> None:
         """Keep a row."""
         row = cleaned(row)
+        begin = self._size
         filed = self._write_line(row)
         if self._only_in_file == 0 and len(self._rows) < self._memory_rows:
             self._rows.append(row)
         elif filed:
+            if self._only_in_file == 0:
+                self._overflow_at = begin
             self._only_in_file += 1
         else:
             self.dropped += 1
@@ -72,28 +76,34 @@ class Spool:
             for _ in some:
                 self._rows.popleft()
             done += 1
-        if self._rows or (batches is not None and done >= batches):
-            return
-        if self._only_in_file and self.path is not None:
-            for some in _batches(self.path):
+        while self._only_in_file and self.path is not None and (batches is None or done < batches):
+            some, self._overflow_at = _read(self.path, self._overflow_at)
+            if some:
                 write(some)
-            self._only_in_file = 0
-        self._remove_file()
+            self._only_in_file = max(self._only_in_file - len(some), 0) if some else 0
+            done += 1
+        if len(self) == 0:
+            self._remove_file()
 
-    def adopt(self, write: Write) -> int:
-        """Write the rows of files that a dead process left beside the store; return how many rows there were."""
+    def adopt(self, write: Write, at_most: int | None = None) -> int:
+        """Write the rows of files that a dead process left beside the store; return how many rows there were.
+
+        ``at_most``: leave files of more bytes alone.
+        """
         if self._beside is None or fcntl is None:
             return 0
         count = 0
         base = Path(self._beside)
         for path in sorted(base.parent.glob(_escape(base.name) + "-spool-*")):
-            if path == self.path:
-                continue
             with contextlib.suppress(OSError), path.open("rb") as file:
+                if path == self.path or (at_most is not None and os.fstat(file.fileno()).st_size > at_most):
+                    continue
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for some in _batches(path):
+                some, at = _read(path, 0)
+                while some:
                     write(some)
                     count += len(some)
+                    some, at = _read(path, at)
                 path.unlink(missing_ok=True)
         return count
 
@@ -167,15 +177,18 @@ def _escape(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
-def _batches(path: Path) -> Iterator[list[Row]]:
-    """Yield the rows of a file; a line that was cut by a sudden end, or is none of ours, is passed over."""
+def _read(path: Path, at: int) -> tuple[list[Row], int]:
+    """Return the next rows of a file and where to read on; no rows at its end.
+
+    A line that was cut by a sudden end, or is none of ours, is passed over.
+    """
     some: list[Row] = []
     with path.open("rb") as file:
+        file.seek(at)
         for line in file:
+            at += len(line)
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                 some.append(_decode(line))
             if len(some) >= BATCH:
-                yield some
-                some = []
-    if some:
-        yield some
+                break
+    return some, at
