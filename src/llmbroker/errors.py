@@ -40,6 +40,7 @@ class LLMBrokerError(Exception):
         hint: the next thing to do, or None; it is part of the message.
         kind: ``parameter``, ``authentication``, ``billing``, ``rate_limit``, ``server`` or ``unknown``.
         messages, tool_history, tool_loop: set when the error leaves a tool loop; else None.
+        response: the last response before it, when it leaves ``call_llm_tools``; else None.
     """
 
     kind: ClassVar[Kind] = "unknown"
@@ -69,6 +70,7 @@ class LLMBrokerError(Exception):
         self.messages: list[dict[str, Any]] | None = None
         self.tool_history: Any = None
         self.tool_loop: Any = None
+        self.response: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Survive pickling and copying with every field."""
@@ -143,6 +145,17 @@ class ToolLoopLimitError(LLMBrokerError):
         super().__init__(message, **facts)
         self.reply = reply
         self.reason = reason
+
+
+class ToolLimitError(LLMBrokerError):
+    """More tool executions were asked for than ``max_tool_calls`` permits. Those within it have run, the next has not.
+
+    ``limit`` is the number permitted; ``messages``, ``tool_history``, ``tool_loop`` and ``response`` hold what happened.
+    """
+
+    def __init__(self, message: str, *, limit: int | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.limit = limit
 
 
 # -- the provider said no ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from inspect import isawaitable, iscoroutine
 from typing import Any
 
 from llmbroker.errors import InvalidRequestError
+from llmbroker.exchange import STEP
 from llmbroker.io import Port
 from llmbroker.loop.flow import flow
 from llmbroker.loop.run import DEFAULT_CONCURRENCY, DEFAULT_STEPS, Options, Run
@@ -16,7 +17,11 @@ _default_ports: dict[str, Port] = {}
 
 
 async def _ask_sync(run: Run) -> Any:
-    reply = run.caller.chat(run.history, tools=run.box.declared, **run.parameters)
+    token = STEP.set(run.step)
+    try:
+        reply = run.caller.chat(run.history, tools=run.box.declared, **run.parameters)
+    finally:
+        STEP.reset(token)
     if isawaitable(reply):
         if iscoroutine(reply):
             reply.close()
@@ -27,8 +32,12 @@ async def _ask_sync(run: Run) -> Any:
 
 
 async def _ask_async(run: Run) -> Any:
-    reply = run.caller.chat(run.history, tools=run.box.declared, **run.parameters)
-    return await reply if isawaitable(reply) else reply
+    token = STEP.set(run.step)
+    try:
+        reply = run.caller.chat(run.history, tools=run.box.declared, **run.parameters)
+        return await reply if isawaitable(reply) else reply
+    finally:
+        STEP.reset(token)
 
 
 def _port(caller: Any, kind: str) -> Port:

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from llmbroker.errors import MalformedCallError, ToolLoopLimitError
+from llmbroker.errors import MalformedCallError, ToolLimitError, ToolLoopLimitError
 from llmbroker.exchange import Reply
 from llmbroker.io import gather
 from llmbroker.loop.run import JSON, Plan, Run, used_ids
@@ -155,6 +155,11 @@ def _refuse(run: Run, plan: Plan, text: str, error: str) -> None:
 async def _run_plans(run: Run, plans: list[Plan], reply: Any, known: Mapping[str, JSON] | None = None) -> None:
     """Run what is to be run, then write all results in the model's order, those of an interrupted turn included."""
     ready = [plan for plan in plans if plan.text is None]
+    beyond: list[Plan] = []
+    if run.tool_calls_left is not None:
+        permitted = int(min(len(ready), run.tool_calls_left))
+        run.tool_calls_left -= permitted
+        ready, beyond = ready[:permitted], ready[permitted:]
     try:
         if ready:
             for outcome in await gather(run.port, [_run_tool(run, plan) for plan in ready], run.max_concurrency):
@@ -162,6 +167,8 @@ async def _run_plans(run: Run, plans: list[Plan], reply: Any, known: Mapping[str
                     raise outcome
     finally:
         repeated = _record(run, plans, known or {})
+    if beyond:
+        raise _too_many(run, beyond[0])
     if repeated is not None:
         raise ToolLoopLimitError(
             f"The tool {repeated} was called {run.max_repeats} times with the same arguments and gave the same result. "
@@ -169,6 +176,15 @@ async def _run_plans(run: Run, plans: list[Plan], reply: Any, known: Mapping[str
             reply=reply,
             reason="repeats",
         )
+
+
+def _too_many(run: Run, plan: Plan) -> ToolLimitError:
+    done = sum(row["duration"] is not None for row in run.rows)
+    return ToolLimitError(
+        f"The tool {plan.call.name} was not run: {done} tool calls are done, and max_tool_calls permits no more.",
+        limit=done,
+        hint="Raise max_tool_calls, or hand error.messages to the loop again: it runs the open calls first and goes on.",
+    )
 
 
 async def _run_tool(run: Run, plan: Plan) -> None:

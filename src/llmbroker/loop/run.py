@@ -30,6 +30,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dispatch: Mapping[str, Any] | None = None
     max_steps: int = DEFAULT_STEPS
     max_repeats: int | None = None
+    max_tool_calls: float | None = None
     max_concurrency: int = DEFAULT_CONCURRENCY
     result_limit: int | None = DEFAULT_LIMIT
     keep_tool_choice: bool = False
@@ -69,6 +70,7 @@ class Run:
         self.max_concurrency = _whole(options.max_concurrency, "max_concurrency", 1)
         repeats = options.max_repeats
         self.max_repeats = None if repeats is None else _whole(repeats, "max_repeats", 2)
+        self.tool_calls_left: float | None = options.max_tool_calls
         self.result_limit = checked_limit(options.result_limit)
         self.transcript = options.transcript
         self.rows = ToolHistory()

@@ -140,6 +140,7 @@ class Deployment(msgspec.Struct, kw_only=True):
         tool_params: parameters sent whenever tools are.
         leaked_calls: look for tool calls in the text of replies.
         mended: what this deployment taught by refusing (parameter changes); filled by the client.
+        verbatim: send parameters under the names and with the values that the caller gave, even those that are not taken there.
         static_headers: the complete headers, made once.
     """
 
@@ -153,6 +154,7 @@ class Deployment(msgspec.Struct, kw_only=True):
     tool_params: Mapping[str, Any] = {}
     leaked_calls: bool = False
     mended: Mend = Mend()
+    verbatim: bool = False
     static_headers: dict[str, str] = {}
 
     def __post_init__(self) -> None:

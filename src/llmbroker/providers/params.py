@@ -39,6 +39,8 @@ def asked(request: Request, deployment: Deployment) -> JSON:
     if not request.params:
         return {}
     params = dict(request.params)
+    if deployment.verbatim:
+        return params
     for renames in (provider.rename, mended.rename):
         for ours, theirs in renames.items():
             if ours in params:
@@ -55,7 +57,9 @@ def asked(request: Request, deployment: Deployment) -> JSON:
 
 
 def left_out(params: JSON, names: frozenset[str], deployment: Deployment, why: str) -> None:
-    """Remove parameters that the dialect has no place for, with a note."""
+    """Remove parameters that the dialect has no place for, with a note; not where they are to be sent as they are."""
+    if deployment.verbatim:
+        return
     for name in names & params.keys():
         if params.pop(name) is not None:
             note(deployment, name, why)

@@ -1,0 +1,116 @@
+"""The key of a config: a reference to a variable, read at each call, or a literal that nobody gets to see.
+
+Of the forms that people write: nothing at all means the provider's own variables; capitals (``MY_LAB_KEY``) or ``env:name``
+are a variable; a list is several of them, the first that is set counts; anything else is the key itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from typing import Any
+
+from llmbroker.credentials import Secret
+from llmbroker.credentials.sources import EnvFile, wrapped
+from llmbroker.errors import InvalidRequestError, MissingKeyError
+from llmbroker.providers import table
+from llmbroker.providers.base import Provider
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_ANY_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Key:
+    """Where a key comes from: ``names`` of variables, or ``literal``. It shows names, never a value."""
+
+    __slots__ = ("_file", "literal", "names")
+
+    def __init__(self, names: tuple[str, ...] = (), literal: Secret | None = None) -> None:
+        self.names = names
+        self.literal = literal
+        self._file = EnvFile(".env")
+
+    def find(self) -> Secret | None:
+        """Return the key: the literal, else the first variable that is set (environment first, then ``.env``)."""
+        if self.literal is not None:
+            return self.literal
+        for name in self.names:
+            value = os.environ.get(name)
+            if value and not value.isspace():
+                return wrapped(value, f"environment {name}")
+        return next((found for name in self.names if (found := self._file.find(name)) is not None), None)
+
+    def __repr__(self) -> str:
+        """Show where it comes from."""
+        return "'***'" if self.literal is not None else repr("env:" + ",".join(self.names) if self.names else None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling as a reference; a literal value is left behind."""
+        return Key, (self.names, None)
+
+
+def read_key(given: Any, provider: Provider, base_url: str | None, label: str) -> Key:
+    """Return the key that an ``api_key=`` argument means.
+
+    Args:
+        given: the argument.
+        provider: who serves.
+        base_url: where, if the user said so.
+        label: the provider's name as the user wrote it; servers that nobody knows look for ``<LABEL>_API_KEY``.
+
+    Raises:
+        InvalidRequestError: it is neither text, a ``Secret`` nor a list of names.
+    """
+    if isinstance(given, str) and not given.strip():
+        warnings.warn("api_key is empty: the provider's usual variables are looked at instead.", UserWarning, stacklevel=4)
+        given = None
+    if given is None:
+        upper = re.sub(r"[^A-Z0-9]", "_", label.upper())
+        own = (f"{upper}_API_KEY", f"{upper}_KEY") if provider.base_url is None and provider.auth != "none" else ()
+        return Key((*table.key_names(provider, base_url), *own))
+    if isinstance(given, Key):
+        return given
+    if isinstance(given, Secret):
+        return Key(literal=given)
+    if isinstance(given, str):
+        return _one(given.strip())
+    if isinstance(given, (list, tuple)) and given and all(isinstance(name, str) for name in given):
+        return Key(tuple(_name(name) for name in given))
+    raise InvalidRequestError("api_key is the name of a variable, a list of names, or the key itself.", argument="api_key")
+
+
+def _one(text: str) -> Key:
+    if text.startswith("env:"):
+        return Key((_name(text),))
+    # Capitals and digits alone may be a key too (AWS writes such): a name has an underscore, or is set.
+    if _VARIABLE.fullmatch(text) and ("_" in text or text in os.environ):
+        return Key((text,))
+    return Key(literal=wrapped(Secret(text), "argument api_key"))
+
+
+def _name(text: str) -> str:
+    name = text.removeprefix("env:").strip()
+    if not _ANY_VARIABLE.fullmatch(name):
+        raise InvalidRequestError(
+            "A list of keys names variables (OPENAI_API_KEY); a key itself is given alone.", argument="api_key"
+        )
+    return name
+
+
+def missing(provider: Provider, key: Key, base_url: str | None, model: str) -> MissingKeyError:
+    """Return the error for a config whose key cannot be found."""
+    if key.names:
+        hint = f"Set {' or '.join(key.names[:2])}."
+    elif provider.key_names:
+        named = provider.key_names[0]
+        hint = f"Keys of {provider.title} are not sent to {base_url} unasked: name the one that is meant, api_key='{named}'."
+    else:
+        hint = "Give api_key=."
+    return MissingKeyError(
+        f"{provider.title} needs a key for model {model} and none was found.",
+        refs=key.names or provider.key_names,
+        provider=provider.id,
+        model=model,
+        hint=hint + (f" Keys: {provider.keys_url}" if provider.keys_url and key.names else ""),
+    )
