@@ -113,6 +113,7 @@ def plan(
     dice: Dice,
     tried: frozenset[int] | set[int] = frozenset(),
     barred: frozenset[int] | set[int] = frozenset(),
+    again: bool = False,
 ) -> Plan:
     """Return what a call may do now.
 
@@ -125,6 +126,7 @@ def plan(
         dice: decides among equals.
         tried: ``id`` of lanes that were asked in this pass.
         barred: ``id`` of lanes that are not asked again by this call at all.
+        again: the call asked somebody already: a model that never answered in so little time is not begun with.
     """
     ranked: list[tuple[bool, int, float, int, Step]] = []
     passed: list[Passed] = []
@@ -139,6 +141,9 @@ def plan(
         lane: Lane = found  # type: ignore[assignment]
         quality = beliefs.quality(member.name, member.config.weight, need.operation)
         late = _late(member, need.stream, left, now)
+        if late and again and _hopeless(member, need.stream, left):
+            passed.append(Passed(member.name, "too_slow", f"it never answered within {left:.1f} s"))
+            continue
         well = lane.health.room is None and member.health.room is None and lane.key.health.room is None
         step = Step(lane, quality, late, None if well else lane.recovering())
         ranked.append((late, -round(quality * 100), 0.0, member.index, step))
@@ -193,6 +198,11 @@ def _late(member: Member, stream: bool, left: float, now: float) -> bool:
     if record.missed and left <= record.missed * 1.2 and now - record.missed_at < MISSED_COUNTS:
         return True
     return len(record) >= 5 and record.chance(left) < LIKELY
+
+
+def _hopeless(member: Member, stream: bool, left: float) -> bool:
+    record = member.first if stream else member.latency
+    return len(record) >= 5 and left < 0.8 * record.quantile(0.0)
 
 
 def _by_lot(

@@ -1,4 +1,4 @@
-"""Long stretches of virtual time with random faults, many callers, and real threads and sockets: nothing is left, nothing is lost."""
+"""Virtual days with random faults, many callers, real threads and sockets: nothing is left, nothing is lost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import json
 import random
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from tests.broker.worlds import Face, World, hang, member, ok, refuse, streamed
 
@@ -168,10 +170,10 @@ class Server(BaseHTTPRequestHandler):
     """A provider with three models: one works, one fails, one hangs up."""
 
     protocol_version = "HTTP/1.1"
-    hits: Counter[str] = Counter()
-    lock = threading.Lock()
+    hits: ClassVar[Counter[str]] = Counter()
+    lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         """Be quiet."""
 
     def do_POST(self) -> None:
@@ -284,3 +286,26 @@ def test_a_plain_caller_inside_a_running_loop_is_served(pool: list[LLMConfig]) -
             return broker.chat("hi").text
 
     assert asyncio.run(notebook()) == "fine"
+
+
+def test_a_forked_child_begins_with_free_slots(pool: list[LLMConfig]) -> None:
+    import os
+
+    one = msgspec.structs.replace(pool[2], parallel=1)
+    with Broker(pool=[one], journal=":memory:") as broker:
+        stream = broker.stream("hi")
+        next(iter(stream.events()))
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            try:
+                os.write(writing, broker.chat("hi", wait=3).text.encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writing)
+        assert os.read(reading, 100) == b"fine"
+        os.close(reading)
+        stream.close()

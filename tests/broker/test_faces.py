@@ -361,6 +361,19 @@ def test_keys_may_come_from_an_object_that_is_asked_asynchronously(face: Any) ->
     assert world.hits[-1][2] == "ann-K"
 
 
+def test_a_place_of_keys_that_fails_costs_a_model_its_key_but_not_the_call(face: Any) -> None:
+    def vault(ref: str, scope: str | None) -> str:
+        raise OSError("the vault is sealed")
+
+    world = World(a=ok("A"), free=ok("F"))
+    broker = face(world, [member("a", 0.9, api_key_ref="K"), member("free", 0.1)], secrets=vault)
+    assert broker.chat("hi").llm_name == "free"
+    assert any("K" in note for note in broker.snapshot().notes)
+    alone = face(World(), [member("a", api_key_ref="K")], secrets=vault)
+    with pytest.raises(llmbroker.NoLLMAvailableError, match="K"):
+        alone.chat("hi")
+
+
 def test_secrets_of_the_wrong_kind_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="secrets"):
         Broker(pool=[], secrets=7, journal=False)
@@ -528,6 +541,7 @@ def test_the_tool_loop_runs_over_the_pool_and_survives_a_failure_between_steps(f
     rows = broker.rows(trace_id="t1")
     assert [(row.llm_name, row.status) for row in rows] == [("a", "ok"), ("a", "error"), ("b", "ok")]
     assert {row.operation for row in rows} == {"weather-agent"}
+    assert [row.step for row in rows] == [1, 2, 2]
     total = broker.stats(by="trace_id")["t1"].usage.total_tokens
     assert total == 20
     broker.record_quality(1.0, trace_id="t1")

@@ -385,3 +385,12 @@ def test_closing_before_reading_makes_it_empty(face: Any) -> None:
 def test_errors_are_of_the_one_tree(face: Any) -> None:
     with pytest.raises(LLMBrokerError):
         face(World(a=Answer(fault="garbage")), ladder("a")).read("hi", wait=0)
+
+
+def test_an_error_in_the_stream_is_judged_like_one_over_http(face: Any) -> None:
+    world = World(a=events(START, {"error": {"message": "temperature is wrong", "code": 400}}), b=streamed("B"))
+    broker = face(world, ladder("a", "b"))
+    with pytest.raises(BadRequestError, match="temperature"):
+        broker.read("hi")
+    assert world.asked == ["a"]
+    assert broker.snapshot()["a"].available

@@ -267,3 +267,33 @@ def test_many_calls_at_once_spread_over_equals(face: Any) -> None:
     broker = face(world, [member(name) for name in "abcd"])
     broker.together(*[{"wait": 60}] * 80)
     assert all(10 <= world.asked.count(name) <= 30 for name in "abcd")
+
+
+def test_no_attempt_is_begun_that_cannot_end_in_time(face: Any) -> None:
+    """A slow failure must not be followed by another attempt that will only be cut."""
+    world = World(a=ok("A", delay=4), b=ok("B", delay=4))
+    broker = face(world, ladder("a", "b"))
+    for _ in range(6):
+        broker.chat(MESSAGE, fastest_of=1, wait=100)
+    world.then("a", refuse(500, delay=4))
+    broker.disable_llm("a")
+    for _ in range(6):
+        broker.chat(MESSAGE, wait=100)
+    broker.enable_llm("a")
+    before = len(world.hits)
+    world.models["a"] = [refuse(500, delay=4.5)]
+    with pytest.raises(NoLLMAvailableError) as caught:
+        broker.chat(MESSAGE, wait=5, fastest_of=1)
+    late = [t for t, _, _ in world.hits[before:] if world.port.now() - t < 2]
+    assert late == []
+    assert caught.value.attempts
+
+
+def test_the_error_says_whether_the_pool_or_a_provider_held_the_call_up(face: Any) -> None:
+    world = World(a=ok("A", delay=10))
+    broker = face(world, [member("a", parallel=1)])
+    results = broker.together({"wait": 60}, {"wait": 1})
+    assert "all its slots are taken" in str(results[1])
+    world.then("a", refuse(429, retry_after="30"))
+    with pytest.raises(NoLLMAvailableError, match="rate limited"):
+        broker.chat(MESSAGE, wait=1)

@@ -46,6 +46,7 @@ class Core:
         price: Callable[[Lane, str | None, Usage | None], tuple[float | None, str | None]],
         rate: Callable[..., Any],
         key_help: Callable[[str], KeyHelp | None],
+        offer_local: bool,
     ) -> None:
         self.port = port
         self.desk = desk
@@ -54,6 +55,7 @@ class Core:
         self._price = price
         self._rate = rate
         self._key_help = key_help
+        self._offer_local = offer_local
 
     async def entries(self, scope: str | None) -> Sequence[Entry]:
         """Return the pool as this scope sees it."""
@@ -143,6 +145,7 @@ class Core:
             model=deployment.model,
             model_answered=reply.model if reply is not None else None,
             stream=ask.need.stream,
+            step=ask.step,
             http_status=facts.get("http_status"),
             error_class=facts.get("error_class"),
             error_detail=facts.get("error_detail"),
@@ -216,4 +219,5 @@ class Core:
         for ref in refs[:6]:
             help_ = self._key_help(ref)
             helped.append(f"{ref} ({help_.url})" if help_ is not None and help_.url else ref)
-        return f"Set one of these variables, in the environment or in .env: {', '.join(helped)}."
+        local = " Or install llmbroker[local]: a small model on this machine needs no key." if self._offer_local else ""
+        return f"Set one of these variables, in the environment or in .env: {', '.join(helped)}.{local}"

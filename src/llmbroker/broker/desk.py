@@ -83,6 +83,7 @@ class Desk:
             dice=self.dice,
             tried=ask.tried,
             barred=ask.barred,
+            again=bool(ask.attempts),
         )
 
     def look(self, entries: Sequence[Entry], ask: Ask, now: float) -> Plan:

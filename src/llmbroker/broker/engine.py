@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -76,25 +77,27 @@ class Engine:
             price=lambda lane, answered, usage: price_of(lane, answered, usage, utc(port.time())),
             rate=rate,
             key_help=self.setup.help_for,
+            offer_local=source is None and pool is None and self.setup.fallback is None,
         )
         self._warm = False
+        _ENGINES.add(self)
         self._notes: list[str] = []
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
     async def chat(self, request: Request, params: Any, scope: str | None, options: Mapping[str, Any]) -> Any:
         """Return the pool's reply to a request."""
-        return await obtain(self.core, self.ask(request, params, scope, options), whole)
+        return await obtain(self.core, await self.ask(request, params, scope, options), whole)
 
     def source(self, request: Request, params: Any, scope: str | None, options: Mapping[str, Any]) -> PooledSource:
         """Return the source of a stream; its time begins when it is first read."""
         checked = checked_options(options)
         return PooledSource(self.core, lambda: self.ask(request, params, scope, checked))
 
-    def ask(self, request: Request, params: Any, scope: str | None, options: Mapping[str, Any]) -> Ask:
+    async def ask(self, request: Request, params: Any, scope: str | None, options: Mapping[str, Any]) -> Ask:
         """Make a call of checked arguments."""
         if not self._warm:
-            self._recall()
+            await self._prepare()
         operation, trace_id, wait, fastest_of = checked_options(options).values()
         now = self.port.now()
         deadline = now + (wait or LONGEST_WAIT)
@@ -172,9 +175,21 @@ class Engine:
         call, rating = self.journal.rate(score, call_id=call_id, trace_id=trace_id, scope=scope)
         self.desk.rate(call.llm_name, call.operation, rating.score, call.id)
 
+    async def _prepare(self) -> None:
+        """Before the first call: learn what the journal knows. Calls that come meanwhile do not wait for it."""
+        self._warm = True
+        store = self.journal.store
+        if store is None or (store.direct and not os.path.exists(store.where)):  # noqa: PTH110, ASYNC240 - one look
+            return
+        await self.port.call(self._recall)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: what ran in the parent does not run here."""
+        self.desk.after_fork()
+        self.lanes.forget_running()
+
     def _recall(self) -> None:
         """Learn from the ratings that the journal holds; a journal that cannot be read teaches nothing."""
-        self._warm = True
         store = self.journal.store
         if store is None:
             return
@@ -202,7 +217,7 @@ class Engine:
     async def snapshot(self, scope: str | None) -> Snapshot:
         """Return how everything is now."""
         if not self._warm:
-            self._recall()
+            await self._prepare()
         port = self.port
         now, wall = port.now(), port.time()
         entries = await self.core.entries(scope)
@@ -312,3 +327,15 @@ def price_of(lane: Lane, answered: str | None, usage: Usage | None, at: datetime
         if dollars is not None:
             return dollars, prices.CURRENCY
     return None, None
+
+
+_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_ENGINES):
+        engine.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

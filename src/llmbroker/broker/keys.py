@@ -94,6 +94,14 @@ class Lanes:
         known = self._seen.get(scope)
         return known[1] if known is not None else ()
 
+    def forget_running(self) -> None:
+        """Count nothing as running: this is the child of a fork."""
+        for member in self.members:
+            member.running = 0
+            member.health.trials = 0
+        for lane in self._lanes.values():
+            lane.health.trials = lane.key.health.trials = lane.key.running = 0
+
     def refs(self, member: Member) -> tuple[str, ...]:
         """Return the names under which a member's key is looked for."""
         return refs_of(member.config, self._providers[member.name])

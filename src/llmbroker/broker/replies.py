@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from llmbroker.exchange import Reply, Request, make_request
+from llmbroker.exchange import STEP, Reply, Request, make_request
 from llmbroker.io import Signal
 from llmbroker.journal import new_id
 from llmbroker.limits import Waiter
@@ -47,6 +47,7 @@ class Ask:
     """One call on the pool, from its arguments to its end. Not a value: the flow writes into it.
 
     Attributes:
+        step: the tool loop's step, or None.
         request: what is asked, before a model's own parameters.
         need: what that takes.
         scope, operation, trace_id: as the caller named them.
@@ -78,6 +79,7 @@ class Ask:
         "request",
         "scope",
         "signal",
+        "step",
         "trace_id",
         "tried",
         "waiter",
@@ -116,6 +118,7 @@ class Ask:
         self.waiter: Waiter | None = None
         self.signal: Signal | None = None
         self.won = False
+        self.step = STEP.get()
         self.watched = False
         self.numbers = itertools.count(1)
         self.group_id = new_id()

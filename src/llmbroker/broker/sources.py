@@ -15,11 +15,10 @@ import msgspec
 
 from llmbroker.catalog import Abilities, Catalog, KeyHelp, LLMConfig, home_catalog, load_catalog, load_model_list
 from llmbroker.errors import ConfigurationError, StoreError
-from llmbroker.journal import Journal, Store, is_store, open_store
+from llmbroker.journal import FILE_NAME, Journal, Store, is_store, open_store
 from llmbroker.providers import table
 from llmbroker.transports.model_store import DEFAULT, data_home
 
-JOURNAL_FILE = "journal.db"
 EMBEDDED = "local"
 """The provider that runs a model in this process."""
 
@@ -164,7 +163,7 @@ def _journal(journal: Any, store: Store | None, folder: Path, clock: Callable[[]
     if journal is False:
         return Journal(None)
     if journal is None:
-        return Journal(store if store is not None else open_store(folder / JOURNAL_FILE), clock=clock, wall=wall)
+        return Journal(store if store is not None else open_store(folder / FILE_NAME), clock=clock, wall=wall)
     if not isinstance(journal, (str, os.PathLike)):
         raise ConfigurationError(f"journal is a path, an address, False or None, not {type(journal).__name__}.")
     where = os.fspath(journal)

@@ -7,7 +7,7 @@ with the text so far. The row is written when the stream ends, however it ends; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llmbroker.broker.core import Core, Row
@@ -141,7 +141,7 @@ async def opening(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcom
 class PooledSource:
     """What a stream face reads: it takes a lane at the first piece, and belongs to it from then on."""
 
-    def __init__(self, core: Core, make: Callable[[], Ask]) -> None:
+    def __init__(self, core: Core, make: Callable[[], Awaitable[Ask]]) -> None:
         self._core = core
         self._make = make
         self._over = False
@@ -157,9 +157,8 @@ class PooledSource:
         if self._over:
             return []
         if self.opened is None:
-            ask = self._make()
             try:
-                self.opened = await obtain(self._core, ask, opening)
+                self.opened = await obtain(self._core, await self._make(), opening)
             except BaseException:
                 self._over = True
                 raise

@@ -24,12 +24,13 @@ from llmbroker.exchange.events import (
     UsageReport,
 )
 from llmbroker.exchange.reply import Fold, Reply, fold, new_call_id
-from llmbroker.exchange.request import RESERVED, Choice, Request, ToolSet, ToolSpec, make_request, tool_choice, tool_set
+from llmbroker.exchange.request import RESERVED, STEP, Choice, Request, ToolSet, ToolSpec, make_request, tool_choice, tool_set
 
 __all__ = [
     "CONTENT_EVENTS",
     "JSON",
     "RESERVED",
+    "STEP",
     "CallDelta",
     "Choice",
     "Event",

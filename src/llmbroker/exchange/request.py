@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import msgspec
@@ -173,6 +174,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     params: Mapping[str, Any] = {}
     stream: bool = False
 
+
+STEP: ContextVar[int | None] = ContextVar("llmbroker_step", default=None)
+"""The tool loop's step that runs now, from 1: whoever writes a call down says which step it was."""
 
 RESERVED = frozenset({"model", "messages", "stream", "stream_options", "tools"})
 
