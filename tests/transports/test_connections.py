@@ -100,6 +100,19 @@ def test_a_connection_that_cannot_be_trusted_is_not_used_again(face: Face, answe
     assert server.connections == 3
 
 
+@pytest.mark.parametrize(("kind", "connections"), [("text/event-stream", 3), ("application/x-ndjson", 3), ("text/plain", 1)])
+def test_a_stream_without_tls_uses_its_connection_up(face: Face, kind: str, connections: int) -> None:
+    """llama.cpp closes such a connection up to a second after the stream and says so nowhere."""
+
+    def handle(link: Link) -> None:
+        while link.ask() is not None:
+            link.say(HEAD + f"Content-Type: {kind}\r\nContent-Length: 2\r\n\r\nok".encode())
+
+    with Server(handle) as server:
+        assert face.run(three(server.url())) == [b"ok"] * 3
+    assert server.connections == connections
+
+
 def test_http_1_0_may_keep_a_connection_where_it_says_so(face: Face) -> None:
     def handle(link: Link) -> None:
         while link.ask() is not None:

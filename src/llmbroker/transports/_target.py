@@ -206,6 +206,16 @@ class Targets:
         return target
 
 
+def can_be_kept(target: Target, headers: Mapping[str, str]) -> bool:
+    """Whether the connection of a finished answer may carry another request.
+
+    Model servers that are reached without TLS often close a connection some time after a stream without announcing it
+    (llama.cpp: up to a second later); a request that crosses this close is lost, and nobody can tell whether it was read. A new
+    connection to such a server costs next to nothing, so one that carried a stream is not used again.
+    """
+    return target.tls or not headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson"))
+
+
 # -- bytes that depend on the way ----------------------------------------------------------------------------------------
 
 

@@ -321,7 +321,8 @@ class AsyncStream:
     def _end(self) -> None:
         line = self._line
         if line is not None:
-            if self._answer.reusable and not line.ended and not line.transport.get_write_buffer_size():
+            kept = self._answer.reusable and _target.can_be_kept(self._target, self.headers)
+            if kept and not line.ended and not line.transport.get_write_buffer_size():
                 self._line = None
                 self._port.release(self._home, line, self._target, self.headers.get("keep-alive"))
                 self._leave()

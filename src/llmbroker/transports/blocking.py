@@ -385,7 +385,7 @@ class Stream:
     def _end(self) -> None:
         line, self._line = self._line, None
         if line is not None:
-            if self._answer.reusable:
+            if self._answer.reusable and _target.can_be_kept(line.target, self.headers):
                 self._port.release(self._state, line, self.headers.get("keep-alive"))
             else:
                 line.close()
