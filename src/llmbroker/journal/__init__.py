@@ -15,6 +15,7 @@ from llmbroker.journal.journal import Journal, check_score
 from llmbroker.journal.records import Call, Query, Rating, Stats, failure, new_id, status_of, utc
 
 __all__ = [
+    "FILE_NAME",
     "Call",
     "Journal",
     "Query",
@@ -32,6 +33,8 @@ __all__ = [
     "utc",
 ]
 
+FILE_NAME = "journal.db"
+"""The journal in llmbroker's own folder."""
 SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 

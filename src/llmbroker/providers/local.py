@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import msgspec
-
 from llmbroker.errors import BadRequestError, ContextWindowError, ModelNotFoundError, ServerError
 from llmbroker.exchange import Event, Finished, Request, TextDelta, ToolSpec
 from llmbroker.messages import Block, Text
@@ -29,6 +27,10 @@ URL = "local:/chat/completions"
 MARK = "calls"
 MOST_TOKENS = 1024
 """The limit of an answer whose request gives none: a small model does not always find an end by itself."""
+SMALL_HABITS: JSON = {"max_tokens": 512, "dry_multiplier": 0.8, "dry_allowed_length": 6}
+"""What keeps a very small model from saying one thing over and over."""
+BRIEFLY = "You are a helpful assistant. You answer briefly and correctly."
+"""The system message of a very small model where there is none: with it, it knows what it otherwise babbles about."""
 
 # -- the request ---------------------------------------------------------------------------------------------------------
 
@@ -42,18 +44,28 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     """
     params = {name: value for name, value in asked(request, deployment).items() if value is not None}
     parallel = params.pop("parallel_tool_calls", True) is not False
-    body: JSON = {"model": deployment.model, "temperature": 0, "max_tokens": MOST_TOKENS, **params}
+    small = deployment.model in SMALL
+    body: JSON = {
+        "model": deployment.model,
+        "temperature": 0,
+        "max_tokens": MOST_TOKENS,
+        **(SMALL_HABITS if small else {}),
+        **params,
+    }
     blocks = request.history.blocks
     _refuse_media(blocks, deployment)
     tools, must_call = _in_reach(request)
     if tools:
         wish = Wish(tools, must_call, parallel, _answer_form(request.response_format))
-        put = turn(blocks, wish, small=deployment.model in SMALL)
+        put = turn(blocks, wish, small=small)
         body["messages"] = put.messages
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "turn", "schema": put.schema}}
         body["llmbroker"] = MARK
     else:
-        body["messages"] = [message for block in blocks for message in _plain(block)]
+        messages = [message for block in blocks for message in _plain(block)]
+        if small and not any(message["role"] == "system" for message in messages):
+            messages.insert(0, {"role": "system", "content": BRIEFLY})
+        body["messages"] = messages
         if request.response_format is not None:
             body["response_format"] = _format(request.response_format)
     if request.stream:
@@ -121,13 +133,9 @@ class _Decoder:
     """The decoder of one answer: Chat Completions, and a constrained text read on the way."""
 
     def __init__(self, deployment: Deployment) -> None:
+        self.done = False
         self._chat = openai_chat_stream.ChatDecoder(deployment)
         self._reader: AnswerReader | None = None
-
-    @property
-    def done(self) -> bool:
-        """The end was seen."""
-        return self._chat.done
 
     def feed(self, event: SSE) -> list[Event]:
         """Decode one payload; raises as the decoder of Chat Completions does."""
@@ -135,6 +143,7 @@ class _Decoder:
         if self._reader is None and b'"llmbroker":' in event.data:
             self._reader = AnswerReader()
         events = self._chat.feed(event)
+        self.done = self._chat.done
         return events if self._reader is None else _read(events, self._reader)
 
 

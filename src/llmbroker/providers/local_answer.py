@@ -134,7 +134,7 @@ def _calls(items: list[Any]) -> list[Event]:
 
 
 def _cut(text: str) -> list[Event]:
-    """Return what a text shows that the limit cut: its calls, the last with the piece of its arguments, or the text as it is."""
+    """Return what a cut text shows: its calls, the last with the piece of its arguments, or the text as it is."""
     starts = list(_TOOL.finditer(text))
     if not starts:
         return [TextDelta(text)]

@@ -1,13 +1,14 @@
 """How a request is put to an embedded model, so that it calls tools without a tool template of its own.
 
-Small models follow examples, not instructions, and only examples of the very tools at hand. So each tool gets an example that is
-made from its declaration: its description with values is the request, the call with the same values is the answer. The form of
-the answer is held by a grammar (``answer_schema``): either ``{"calls": [{"tool": ..., "arguments": {...}}]}`` or
+Small models follow examples, not instructions, and only examples of the very tools at hand. So each tool gets an example that
+is made from its declaration: its description with values is the request, the call with the same values is the answer. The form
+of the answer is held by a grammar (``answer_schema``): either ``{"calls": [{"tool": ..., "arguments": {...}}]}`` or
 ``{"answer": ...}``. Once results are there, the examples show results and answers instead.
 
-Two sizes of model are told apart. A model as small as the packaged one (``SMALL``) chooses well only among few tools, and knows no
-end of a list: it is offered the tools that share a word with the request (all, where none does), one call unless the request
-names several things, and after results it answers. Larger models get every tool, every time.
+Two sizes of model are told apart. A model as small as the packaged one (``SMALL``) chooses well only among few tools, and knows
+no end of a list: it is offered the tools that share a word with the request (see ``near``), one call unless the request names
+several things, and after results it answers. Whether to call at all it cannot tell, it does as the last example does; so
+examples without a tool come last where nothing in the request speaks for one. Larger models get every tool, every time.
 """
 
 from __future__ import annotations
@@ -41,17 +42,24 @@ _LIKELY = {
     "message": "the train is late",
     "body": "the train is late",
 }
-_STOP = frozenset(
-    "the and for what with from you are how can this that please tell give show have does did was who when where which one two "
-    "between another current about get use given using into onto your".split()
-)
+_EMPTY_WORDS = """
+the and for what with from you are how can this that please tell give show have does did was who when where which one two between
+another current about get use given using into onto your
+"""
+_STOP = frozenset(_EMPTY_WORDS.split())
 _SEVERAL = re.compile(r"\band\b|\bboth\b|,|;|\beach\b", re.IGNORECASE)
+_NAMED = re.compile(r"(?<=[^\W\d_A-Z][ ,])\s*[A-Z]\w+")
 _TALK = (
     ("Hello, how are you?", "Hello! I am well. How can I help you?"),
+    ("Who wrote Faust?", "Goethe wrote Faust."),
     ("Write one sentence about the moon.", "The moon is a quiet lamp over the night."),
 )
 _ANSWERED: tuple[tuple[str, tuple[tuple[str, str], ...], str], ...] = (
-    ("How many people live in Canada?", (("get_population(country=Canada)", "41.5 million"),), "41.5 million people live in Canada."),
+    (
+        "How many people live in Canada?",
+        (("get_population(country=Canada)", "41.5 million"),),
+        "41.5 million people live in Canada.",
+    ),
     (
         "How far is it from Vienna to Prague?",
         (("get_distance(start=Vienna, end=Prague)", '{"km": 252, "by": "road"}'),),
@@ -120,7 +128,8 @@ def answer_schema(wish: Wish, *, calls: bool, most: int) -> JSON:
     either: list[JSON] = []
     if calls and wish.tools:
         forms = [
-            _closed({"tool": {"const": tool.name}, "arguments": local_schema.parameters(tool.parameters)}) for tool in wish.tools
+            _closed({"tool": {"const": tool.name}, "arguments": local_schema.parameters(tool.parameters)})
+            for tool in wish.tools
         ]
         items: JSON = {"anyOf": forms} if len(forms) > 1 else forms[0]
         either.append(_closed({"calls": {"type": "array", "items": items, "minItems": 1, "maxItems": most}}))
@@ -172,11 +181,10 @@ def _answered(request: str, results: tuple[tuple[str, str], ...], answer: str) -
 
 
 def _examples(wish: Wish, request: str, *, small: bool, several: bool) -> list[JSON]:
-    """Examples of answers without a tool first, then of each tool, those nearest to the request last."""
-    said: list[JSON] = []
-    if not wish.must_call:
-        for asked, answer in _TALK:
-            said += _said(asked, {"answer": answer})
+    """Examples of answers without a tool, and of each tool, those nearest to the request last."""
+    talk = [] if wish.must_call else [message for asked, answer in _TALK for message in _said(asked, {"answer": answer})]
+    talk_last = small and not _speaks_for_a_tool(wish.tools, request)
+    said: list[JSON] = [] if talk_last else talk
     tools = sorted(wish.tools, key=lambda tool: overlap(tool, request))[-12:]
     for index in range(max(len(tools), 3 if small else len(tools)) if tools else 0):
         asked, call = example(tools[index % len(tools)], index)
@@ -186,7 +194,16 @@ def _examples(wish: Wish, request: str, *, small: bool, several: bool) -> list[J
         _, second = example(tools[-1], 5)
         values = ", ".join(_shown(value) for value in second["arguments"].values())
         said += _said(f"{asked}, and also {values}" if values else f"{asked}, twice", {"calls": [first, second]})
-    return said
+    return said + talk if talk_last else said
+
+
+def _speaks_for_a_tool(tools: Sequence[ToolSpec], request: str) -> bool:
+    """Whether the request shares a word with a tool, or holds what tools take: a number, a name."""
+    return (
+        any(overlap(tool, request) for tool in tools)
+        or any(char.isdigit() for char in request)
+        or _NAMED.search(request) is not None
+    )
 
 
 def _conversation(blocks: Sequence[Block], current: int, *, small: bool) -> list[JSON]:
@@ -320,8 +337,9 @@ def _words(text: str) -> set[str]:
 
 
 def near(tools: Sequence[ToolSpec], request: str) -> Sequence[ToolSpec]:
-    """Return the tools that seem to be meant: those that share a word with the request, else, where it holds a number, those
-    that take one, else all.
+    """Return the tools that seem to be meant.
+
+    Those that share a word with the request; where none does and it holds a number, those that take one; else all.
     """
     found = [tool for tool in tools if overlap(tool, request)]
     if not found and any(char.isdigit() for char in request):

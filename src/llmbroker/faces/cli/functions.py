@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from llmbroker.errors import InvalidRequestError
@@ -41,7 +41,7 @@ def _function(name: str) -> Callable[..., Any]:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise InvalidRequestError(f"A tool is named module:function, not {name!r}.", argument="--tool")
-    here = os.getcwd()
+    here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:

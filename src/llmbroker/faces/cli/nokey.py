@@ -1,0 +1,48 @@
+"""What a person reads who has no key yet: at most six lines, which end in a way to an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+
+from llmbroker.errors import MissingKeyError, NoLLMAvailableError
+from llmbroker.faces.cli.codes import NoKeyError
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn the absence of every key into the message that helps."""
+    try:
+        yield
+    except NoLLMAvailableError as error:
+        if error.reason not in ("no_keys", "empty_pool"):
+            raise
+        raise NoKeyError(no_key_text()) from error
+    except MissingKeyError as error:
+        raise NoKeyError(f"llmbroker: {error}\nllmbroker env lists the keys that would help.") from error
+
+
+def no_key_text() -> str:
+    """Return the message: what was looked for and where, the fastest key, the command, the way without a key."""
+    from llmbroker.catalog import load_catalog
+
+    catalog = load_catalog()
+    refs = list(dict.fromkeys(config.api_key_ref for config in catalog.pool if config.api_key_ref))
+    lines = [
+        "llmbroker: no key was found, so no model can answer.",
+        f"Looked for {', '.join(refs)} in the environment, .env and the stored keys.",
+    ]
+    fastest = next((catalog.keys[ref] for ref in refs if ref in catalog.keys and catalog.keys[ref].url), None)
+    if fastest is not None:
+        lines += [
+            f"Fastest: {fastest.help} {fastest.url}",
+            f"Then: export {fastest.ref}=...   (or: llmbroker keys set {fastest.ref})",
+        ]
+    if importlib.util.find_spec("xllamacpp") is None:
+        lines.append(
+            "Without a key: pip install 'llmbroker[local]', then llmbroker demo, or ask again: a model in this process."
+        )
+    else:
+        lines.append("Without a key: llmbroker demo, or llmbroker ask -m local ...: a small model in this process answers.")
+    return "\n".join(lines)
