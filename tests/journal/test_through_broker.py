@@ -264,6 +264,27 @@ def fault_of(broker: Broker, way: str) -> LLMBrokerError:
     raise AssertionError("the provider's fault must reach the caller")
 
 
+def test_a_user_whose_own_key_cannot_be_read_does_not_spend_the_shared_one(port: Replay, brokers: list[Broker]) -> None:
+    down = True
+
+    def vault(ref: str, scope: str | None) -> str | None:
+        if scope == "bob" and down:
+            raise OSError("vault down")
+        return "bobs" if scope == "bob" else "shared"
+
+    port.on("a.test", answer(), times=None)
+    broker = Broker(pool=[model("a")], io=port, journal=False, secrets=vault)
+    brokers.append(broker)
+    with pytest.raises(NoLLMAvailableError):
+        broker.for_scope("bob").ask("hi", wait=1)
+    assert port.requests == []
+    assert broker.for_scope("eve").ask("hi").text == "hello"
+    down = False
+    port.advance(120)
+    broker.for_scope("bob").ask("hi")
+    assert [request.headers["authorization"] for request in port.requests] == ["Bearer shared", "Bearer bobs"]
+
+
 def test_the_key_goes_to_its_host_and_nowhere_else(port: Replay, brokers: list[Broker], database: Path) -> None:
     port.on("a.test", Answer(status=302, headers={"location": "https://evil.test/v1"}, body=b""), times=None)
     port.on("evil.test", answer(), times=None)

@@ -127,6 +127,8 @@ class Lanes:
         for ref in refs_of(config, provider):
             for who in self._ring.scopes(scope):
                 secret = await self._find(member, ref, who)
+                if secret is None and who is not None and member.name in self.troubles:
+                    break  # whether this user has an own key is not known: the shared one must not pay for it
                 if secret is not None and secret not in secrets:
                     secrets.append(secret)
         if not secrets:
