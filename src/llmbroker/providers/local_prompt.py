@@ -43,8 +43,8 @@ _LIKELY = {
     "body": "the train is late",
 }
 _EMPTY_WORDS = """
-the and for what with from you are how can this that please tell give show have does did was who when where which one two between
-another current about get use given using into onto your
+the and for what with from you are how can this that please tell give show have does did was who when where which one two
+between another current about get use given using into onto your
 """
 _STOP = frozenset(_EMPTY_WORDS.split())
 _SEVERAL = re.compile(r"\band\b|\bboth\b|,|;|\beach\b", re.IGNORECASE)

@@ -34,7 +34,7 @@ from typing import Any
 import msgspec
 
 from llmbroker.errors import LLMTimeoutError
-from llmbroker.transports.model_store import ModelUnavailableError, model_path
+from llmbroker.transports.model_store import MODELS, ModelUnavailableError, model_path
 from llmbroker.wire import HTTPReply, HTTPRequest
 
 SCHEME = "local:"
@@ -99,10 +99,17 @@ _running: weakref.WeakSet[_Run] = weakref.WeakSet()
 
 
 def _engine(model: str) -> _Engine:
+    """Return the engine of a model; names that lead to none leave nothing behind."""
+    key = model
+    if model not in MODELS:
+        try:
+            key = str(model_path(model).resolve())
+        except ModelUnavailableError as error:
+            raise _EngineError(str(error), error.code) from error
     with _guard:
-        engine = _engines.get(model)
+        engine = _engines.get(key)
         if engine is None:
-            engine = _engines[model] = _Engine(model)
+            engine = _engines[key] = _Engine(model)
         return engine
 
 
