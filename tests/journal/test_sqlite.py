@@ -288,7 +288,9 @@ def killed(database: Path, name: str, after: int) -> list[str]:
     assert process.stdout is not None
     told = b""
     while told.count(b"\n") < after:
-        told += os.read(process.stdout.fileno(), 4096)
+        more = os.read(process.stdout.fileno(), 4096)
+        assert more, "the writer ended by itself"
+        told += more
     process.send_signal(signal.SIGKILL)
     told += process.stdout.read()
     process.stdout.close()
