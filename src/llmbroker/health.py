@@ -74,7 +74,7 @@ class Illness(msgspec.Struct, frozen=True):
 RATE_LIMITED = Illness("rate_limited", 4.0, 120.0, beside=False)
 UNAVAILABLE = Illness("unavailable", 2.0, 60.0)
 BROKEN = Illness("error", 2.0, 60.0)
-UNREACHABLE = Illness("unreachable", 1.0, 30.0)
+UNREACHABLE = Illness("unreachable", 1.0, 15.0)
 HANGING = Illness("timeout", 5.0, 120.0)
 EMPTY = Illness("empty", 2.0, 60.0, beside=False)
 KEY_REFUSED = Illness("key_refused", 300.0, HOUR, queue=False)

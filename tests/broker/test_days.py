@@ -309,3 +309,76 @@ def test_a_forked_child_begins_with_free_slots(pool: list[LLMConfig]) -> None:
         assert os.read(reading, 100) == b"fine"
         os.close(reading)
         stream.close()
+
+
+async def lonely_server(seen: list[str]) -> asyncio.Server:
+    """A provider that takes a request and never answers, but notes when its client leaves."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        seen.append("asked")
+        while await reader.read(65536):
+            pass
+        seen.append("left")
+        writer.close()
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+
+def test_upstream_sees_within_a_second_that_its_caller_left() -> None:
+    async def run() -> list[str]:
+        seen: list[str] = []
+        server = await lonely_server(seen)
+        base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with AsyncBroker(pool=[LLMConfig(name="a", model="a", base_url=base, api_key_ref="")], journal=False) as broker:
+            stream = broker.stream("hi")
+            for call in (broker.chat("hi"), stream._source.next_events()):
+                task = asyncio.ensure_future(call)
+                while seen.count("asked") == seen.count("left"):
+                    await asyncio.sleep(0.01)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                async with asyncio.timeout(1.0):
+                    while seen.count("asked") != seen.count("left"):
+                        await asyncio.sleep(0.01)
+        server.close()
+        await server.wait_closed()
+        return seen
+
+    assert asyncio.run(run()) == ["asked", "left"] * 2
+
+
+def test_the_loser_of_a_race_is_hung_up_on(pool: list[LLMConfig]) -> None:
+    async def run() -> list[str]:
+        seen: list[str] = []
+        server = await lonely_server(seen)
+        base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        slow = LLMConfig(name="slow", model="slow", base_url=base, api_key_ref="", weight=0.9)
+
+        def race() -> None:
+            with Broker(pool=[slow, pool[2]], journal=":memory:") as broker:
+                for _ in range(3):
+                    assert broker.chat("hi", fastest_of=2).llm_name == "good"
+                assert sorted(row.status for row in broker.calls()) == ["ok"] * 3 + ["superseded"] * 3
+
+        await asyncio.to_thread(race)
+        async with asyncio.timeout(1.0):
+            while seen.count("left") < seen.count("asked"):
+                await asyncio.sleep(0.01)
+        server.close()
+        await server.wait_closed()
+        return seen
+
+    seen = asyncio.run(run())
+    assert seen.count("left") == seen.count("asked") <= 3
+
+
+def test_a_stream_collected_while_the_desk_is_locked_does_not_lock_up() -> None:
+    world = World(a=streamed(*["x"] * 10))
+    broker = Face("sync", world, [member("a", parallel=1)])
+    stream = broker.broker.stream("hi")
+    broker.port.drive(stream._source.next_events())
+    with broker.broker._engine.desk.lock:
+        del stream
+    assert broker.idle()
+    broker.close()

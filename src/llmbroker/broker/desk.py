@@ -26,7 +26,8 @@ class Desk:
     """Slots, health, beliefs and the queue of one pool."""
 
     def __init__(self, dice: Dice) -> None:
-        self.lock = threading.Lock()
+        # Reentrant: a forgotten stream is collected at any moment, in a thread that may hold the lock, and frees its slot.
+        self.lock = threading.RLock()
         self.dice = dice
         self.beliefs = Beliefs()
         self.queue = Queue()
@@ -226,7 +227,7 @@ class Desk:
 
     def after_fork(self) -> None:
         """In the child of a fork: nobody waits and nothing runs here."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.queue = Queue()
 
 

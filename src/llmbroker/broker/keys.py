@@ -7,6 +7,7 @@ rotated key is picked up without a restart. Values stay inside ``Secret``.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
@@ -48,6 +49,7 @@ class Lanes:
         self._able = able
         self._ring = ring
         self._fresh = fresh
+        self._lock = threading.RLock()
         self._keys: dict[tuple[str, Secret | str], Key] = {}
         self._lanes: OrderedDict[tuple[str, Key], Lane] = OrderedDict()
         self._seen: OrderedDict[str | None, tuple[float, tuple[Entry, ...]]] = OrderedDict()
@@ -82,7 +84,8 @@ class Lanes:
 
     def forget(self, scope: str | None) -> None:
         """Look the keys of this scope up anew at its next call."""
-        self._seen.pop(scope, None)
+        with self._lock:
+            self._seen.pop(scope, None)
 
     def ready(self, scope: str | None, now: float) -> tuple[Entry, ...] | None:
         """Return the pool as this scope sees it, if its keys were looked up lately."""
@@ -96,6 +99,7 @@ class Lanes:
 
     def forget_running(self) -> None:
         """Count nothing as running: this is the child of a fork."""
+        self._lock = threading.RLock()
         for member in self.members:
             member.running = 0
             member.health.trials = 0
@@ -114,10 +118,11 @@ class Lanes:
         found = tuple([(member, await self._of(member, scope)) for member in self.members])
         if self._fallback is not None and not any(lanes for _, lanes in found):
             found = (*found, (self._fallback, (self._lane(self._fallback, None),)))
-        self._seen[scope] = (now + self._fresh, found)
-        self._seen.move_to_end(scope)
-        while len(self._seen) > SCOPES:
-            self._seen.popitem(last=False)
+        with self._lock:
+            self._seen[scope] = (now + self._fresh, found)
+            self._seen.move_to_end(scope)
+            while len(self._seen) > SCOPES:
+                self._seen.popitem(last=False)
         return found
 
     async def _of(self, member: Member, scope: str | None) -> tuple[Lane, ...]:
@@ -150,6 +155,10 @@ class Lanes:
         return found
 
     def _lane(self, member: Member, secret: Secret | None) -> Lane:
+        with self._lock:
+            return self._made(member, secret)
+
+    def _made(self, member: Member, secret: Secret | None) -> Lane:
         host = urlsplit(member.config.base_url).netloc if member.config.base_url else member.config.provider or ""
         ident: tuple[str, Secret | str] = (host, secret if secret is not None else member.name)
         key = self._keys.get(ident)

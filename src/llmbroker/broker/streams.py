@@ -86,4 +86,9 @@ class AsyncPooledStream(_PoolStream, AsyncStream):
         """Give the slot back at once, the connection as soon as the loop runs."""
         with contextlib.suppress(Exception):
             if self._source.abandon():
-                self._port.start(self._source.close())
+                closing = self._source.close()
+                try:
+                    self._port.start(closing)
+                except BaseException:  # no loop runs any more; the connection went with it
+                    closing.close()
+                    raise
