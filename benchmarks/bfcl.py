@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -38,12 +39,13 @@ def free_port() -> int:
 
 
 def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(300):
+    """Wait until the model is loaded: the server answers 503 before."""
+    for _ in range(600):
         if server.poll() is not None:
             raise SystemExit("the model's server ended early")
         try:
-            socket.create_connection(("127.0.0.1", port), 0.2).close()
-            return
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return
         except OSError:
             time.sleep(0.2)
     raise SystemExit("the model's server did not come up")
