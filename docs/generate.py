@@ -151,6 +151,18 @@ def aliases() -> str:
     return f"As of {catalog.as_of}:\n\n" + table(["alias", "name", "key", "context", "with tools"], rows)
 
 
+def illnesses() -> str:
+    """What a model may suffer from, and how long it rests where the provider states nothing."""
+    from llmbroker import health
+
+    found = [thing for thing in vars(health).values() if isinstance(thing, health.Illness)]
+    rows = [
+        [f"`{i.word}`", f"{i.rest:,.0f} s", f"{i.longest:,.0f} s", "waits" if i.queue else "does not wait"]
+        for i in sorted(found, key=lambda i: i.rest)
+    ]
+    return table(["`reason`", "first rest", "longest", "a call with nobody else"], rows)
+
+
 def keys() -> str:
     """Where keys come from."""
     from llmbroker.catalog import load_catalog
@@ -183,6 +195,7 @@ PARTS: dict[str, Callable[[], str]] = {
     **{name.replace("_", "-"): of_providers(name) for name in ("providers", "parameters", "usage", "error_codes")},
     "aliases": aliases,
     "errors": errors,
+    "illnesses": illnesses,
     "keys": keys,
     "names": names,
     "pool": pool,
