@@ -5,8 +5,23 @@ loop. ``config`` and ``keys`` say who is asked, ``prompts`` what, ``calls`` how 
 """
 
 from llmbroker.research.config import ModelConfig, llm_config
+from llmbroker.research.designs import (
+    acall_llm_broadcast,
+    acall_llm_compare,
+    acall_llm_sweep,
+    allm_replicate,
+    build_factorial_experiments,
+    call_llm_broadcast,
+    call_llm_compare,
+    call_llm_sweep,
+    llm_replicate,
+)
+from llmbroker.research.estimate import Estimate
+from llmbroker.research.hashing import llm_hash, llm_request_hash, llm_tool_signature
 from llmbroker.research.response import Response, Tokens, finish_reason, tokens, tool_calls
+from llmbroker.research.rows import acall_llm_par, acall_llm_tools_par, call_llm_par, call_llm_tools_par
 from llmbroker.research.structured import llm_parse_structured
+from llmbroker.research.tags import llm_parse_tags
 from llmbroker.research.tool import LLMTool, llm_tool
 from llmbroker.research.verbs import (
     acall_llm,
@@ -20,22 +35,40 @@ from llmbroker.research.verbs import (
 )
 
 __all__ = [
+    "Estimate",
     "LLMTool",
     "ModelConfig",
     "Response",
     "Tokens",
     "acall_llm",
+    "acall_llm_broadcast",
+    "acall_llm_compare",
+    "acall_llm_par",
     "acall_llm_robust",
     "acall_llm_stream",
+    "acall_llm_sweep",
     "acall_llm_tools",
+    "acall_llm_tools_par",
+    "allm_replicate",
+    "build_factorial_experiments",
     "call_llm",
+    "call_llm_broadcast",
+    "call_llm_compare",
+    "call_llm_par",
     "call_llm_robust",
     "call_llm_stream",
+    "call_llm_sweep",
     "call_llm_tools",
+    "call_llm_tools_par",
     "finish_reason",
     "llm_config",
+    "llm_hash",
     "llm_parse_structured",
+    "llm_parse_tags",
+    "llm_replicate",
+    "llm_request_hash",
     "llm_tool",
+    "llm_tool_signature",
     "tokens",
     "tool_calls",
 ]

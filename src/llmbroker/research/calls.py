@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,6 @@ from llmbroker.errors import InvalidRequestError, LLMBrokerError
 from llmbroker.exchange import Request, make_request
 from llmbroker.io import Port
 from llmbroker.messages import History
-from llmbroker.providers.base import Deployment
 from llmbroker.research import watch
 from llmbroker.research.config import LONGEST, ModelConfig
 from llmbroker.research.prompts import read_messages, with_marks
@@ -34,6 +33,18 @@ _ports: dict[str, Port] = {}
 Recorder = Any
 
 
+class Gate(Protocol):
+    """What each request of a row passes: pace, budget, the run file."""
+
+    async def enter(self, port: Port, config: Any, request: Request) -> None:
+        """Wait until it may leave."""
+        ...
+
+    def leave(self, port: Port, response: Response | None, error: BaseException | None) -> None:
+        """Take note of what came."""
+        ...
+
+
 class Ask:
     """One question: to whom, what, in which form the answer is wanted.
 
@@ -41,11 +52,11 @@ class Ask:
         config: a config, or a broker. messages: as the engine takes them. form: the wanted form, or None.
         timeout: seconds of one attempt, or None for the config's. watchers: who is told of each attempt.
         tries, wait_seconds, backoff_factor: how often, after which pauses.
-        attempts: requests so far.
+        attempts: requests so far. gate: what each request passes on its way out and back, or None.
     """
 
     __slots__ = (
-        "attempts", "backoff_factor", "config", "form", "messages", "params", "reask", "scope", "timeout", "tries",
+        "attempts", "backoff_factor", "config", "form", "gate", "messages", "params", "reask", "scope", "timeout", "tries",
         "wait_seconds", "watchers",
     )  # fmt: skip
 
@@ -87,6 +98,7 @@ class Ask:
         self.backoff_factor = backoff_factor
         self.watchers = watchers
         self.attempts = 0
+        self.gate: Gate | None = None
 
     def request(self, messages: Any, tools: Any = None, params: Any = None, *, stream: bool = False) -> Request:
         """Return the request for a config, checked."""
@@ -168,36 +180,43 @@ def _own_port(broker: Any, *, awaited: bool) -> Port:
 
 
 async def attempt(port: Port, ask: Ask, messages: Any, tools: Any = None, params: Any = None) -> Response:
-    """Ask once; the attempt is told to who watches, answered or not."""
-    ask.attempts += 1
-    config = ask.config
-    watchers = (*ask.watchers, *watch.ALWAYS) if watch.ALWAYS else ask.watchers
-    if type(config) is not ModelConfig:
-        return await _ask_broker(port, ask, messages, tools, params, watchers)
-    deployment = config.deployment()
+    """Ask once; the attempt is told to the gate and to who watches, answered or not."""
+    config, gate = ask.config, ask.gate
+    direct = type(config) is ModelConfig
+    deployment = config.deployment() if direct else None
     request = ask.request(messages, tools, params)
+    if gate is not None:
+        await gate.enter(port, config, request)
+    ask.attempts += 1
     began, started = port.now(), port.time()
     try:
-        reply = await complete(port, deployment, request, began + (ask.timeout or LONGEST))
+        if deployment is not None:
+            reply = await complete(port, deployment, request, began + (ask.timeout or LONGEST))
+            facts: dict[str, Any] = {"provider": deployment.provider.id, "config": config}
+        else:
+            reply = await _of_broker(ask, messages, tools, params)
+            facts = {name: getattr(reply, name, None) for name in ("llm_name", "call_id")}
+            facts["pooled"] = reply
     except BaseException as error:
-        if watchers:
-            watch.tell(
-                watchers, watch.Event(config, deployment, request, started, port.now() - began, ask.attempts, error=error)
-            )
+        if gate is not None:
+            gate.leave(port, None, error)
+        _tell(ask, deployment, request, started, port.now() - began, error=error)
         raise
-    response = made(
-        reply, provider=deployment.provider.id, duration=port.now() - began, started=started, attempts=ask.attempts,
-        config=config,
-    )  # fmt: skip
-    if watchers:
-        watch.tell(
-            watchers, watch.Event(config, deployment, request, started, response.duration, ask.attempts, response=response)
-        )
+    seconds = port.now() - began
+    response = made(reply, duration=seconds, started=started, attempts=ask.attempts, **facts)
+    if gate is not None:
+        gate.leave(port, response, None)
+    _tell(ask, deployment, request, started, seconds, response=response)
     return response
 
 
-async def _ask_broker(port: Port, ask: Ask, messages: Any, tools: Any, params: Any, watchers: Any) -> Response:
-    broker = ask.config
+def _tell(ask: Ask, deployment: Any, request: Request, started: float, seconds: float, **outcome: Any) -> None:
+    if ask.watchers or watch.ALWAYS:
+        event = watch.Event(ask.config, deployment, request, started, seconds, ask.attempts, **outcome)
+        watch.tell((*ask.watchers, *watch.ALWAYS), event)
+
+
+async def _of_broker(ask: Ask, messages: Any, tools: Any, params: Any) -> Any:
     options: dict[str, Any] = {}
     if ask.form is not None:
         options["response_format"] = ask.form.wire
@@ -205,24 +224,8 @@ async def _ask_broker(port: Port, ask: Ask, messages: Any, tools: Any, params: A
         options["wait"] = ask.timeout
     if params:
         options["params"] = params
-    began, started = port.now(), port.time()
-    try:
-        reply = broker.chat(messages, tools=tools, **options)
-        if isawaitable(reply):
-            reply = await reply
-    except BaseException as error:
-        if watchers:
-            request = ask.request(messages, tools, params)
-            watch.tell(watchers, watch.Event(broker, None, request, started, port.now() - began, ask.attempts, error=error))
-        raise
-    response = made(
-        reply, duration=port.now() - began, started=started, attempts=ask.attempts, llm_name=getattr(reply, "llm_name", None),
-        call_id=getattr(reply, "call_id", None), pooled=reply,
-    )  # fmt: skip
-    if watchers:
-        request = ask.request(messages, tools, params)
-        watch.tell(watchers, watch.Event(broker, None, request, started, response.duration, ask.attempts, response=response))
-    return response
+    reply = ask.config.chat(messages, tools=tools, **options)
+    return await reply if isawaitable(reply) else reply
 
 
 # -- again ---------------------------------------------------------------------------------------------------------------
@@ -276,8 +279,3 @@ def in_form(response: Response, form: Form) -> Response:
     """Return the response with the value that its text holds, or with the reason why it holds none."""
     value, problem = form.read(response.text, response.finish_reason)
     return msgspec.structs.replace(response, parsed=value, problem=problem)
-
-
-def target_of(config: Any) -> Deployment | None:
-    """Return whom a config asks, or None for a broker, which decides at each call."""
-    return config.deployment() if type(config) is ModelConfig else None
