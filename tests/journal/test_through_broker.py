@@ -132,7 +132,11 @@ def test_without_asking_no_body_is_stored(port: Replay, brokers: list[Broker], d
     assert b"words-of-the-" not in stored
 
 
-@pytest.mark.parametrize("value", [{"a": float("nan")}, {1: 2}, "\ud800", {"x": object()}, [b"\xff"]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [{"a": float("nan")}, {1: 2}, "\ud800", {"x": object()}, [b"\xff"]],
+    ids=["nan", "number", "surrogate", "object", "bytes"],
+)
 def test_whatever_a_body_holds_there_is_a_text_for_it(value: Any) -> None:
     assert isinstance(body_text(value), str)
 
