@@ -108,6 +108,10 @@ class Queue:
         """Let a waiter go; may be called for one that is not there."""
         self._waiters.pop(id(waiter), None)
 
+    def sleeping(self) -> list[Waiter]:
+        """Return those that sleep without an offer, the oldest first."""
+        return [waiter for waiter in self._waiters.values() if waiter.asleep and waiter.offer is None]
+
     def next_for(self, name: str, after: int = 0) -> Waiter | None:
         """Return the oldest sleeping waiter that wants this member, of those behind the ticket ``after``."""
         for waiter in self._waiters.values():

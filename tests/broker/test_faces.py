@@ -446,6 +446,44 @@ def test_tool_parameters_are_sent_with_tools_and_the_callers_win(face: Any) -> N
     assert (world.bodies[1]["reasoning_effort"], world.bodies[1]["temperature"]) == ("none", 0.1)
 
 
+def test_a_direct_stream_of_the_asyncio_face_looks_its_key_up_first() -> None:
+    world = World(d=streamed("D"))
+    broker = AsyncBroker(pool=[], direct=[member("d", api_key_ref="K")], secrets=Vault(), journal=False, io=world.port)
+
+    async def run() -> tuple[list[str], Any]:
+        stream = broker.for_scope("ann").direct("d").stream("hi")
+        pieces = [piece async for piece in stream]
+        return pieces, stream.reply
+
+    pieces, reply = asyncio.run(run())
+    assert (pieces, reply.text, world.hits[0][2]) == (["D"], "D", "ann-K")
+
+
+def test_a_changed_model_list_keeps_what_is_known_of_the_models_that_stay(face: Any) -> None:
+    world = World(a=refuse(500), b=ok("B"), c=ok("C"))
+    broker = face(world, ladder("a", "b"))
+    broker.chat("hi")
+    broker.broker._engine.lanes.replace([*ladder("a"), member("c", 0.1)])
+    assert broker.chat("hi").llm_name == "c"
+    assert world.asked == ["a", "b", "c"]
+
+
+def test_a_snapshot_reads_like_a_mapping(face: Any) -> None:
+    broker = face(World(a=ok(), b=ok()), ladder("a", "b"))
+    snapshot = broker.snapshot()
+    assert (list(snapshot), len(snapshot), "a" in snapshot) == (["a", "b"], 2, True)
+    assert list(snapshot.keys()) == ["a", "b"]
+    assert [state.name for state in snapshot.values()] == ["a", "b"]
+    assert dict(snapshot.items())["a"] is snapshot["a"]
+    assert not snapshot.degraded
+
+
+def test_ask_is_a_chat_of_one_message(face: Any) -> None:
+    world = World(a=ok("A"))
+    assert face(world, ladder("a")).ask("hi", operation="x").operation == "x"
+    assert world.bodies[0]["messages"] == [{"role": "user", "content": "hi"}]
+
+
 # -- sources -------------------------------------------------------------------------------------------------------------
 
 

@@ -394,3 +394,44 @@ def test_an_error_in_the_stream_is_judged_like_one_over_http(face: Any) -> None:
         broker.read("hi")
     assert world.asked == ["a"]
     assert broker.snapshot()["a"].available
+
+
+def test_a_reader_that_is_cancelled_between_pieces_frees_everything() -> None:
+    world = World(a=streamed("x", fault="stall", end=False))
+    broker = Face("async", world, [member("a", parallel=1)])
+
+    async def run() -> None:
+        got: list[str] = []
+
+        async def read() -> None:
+            async for piece in broker.broker.stream("hi"):
+                got.append(piece)
+
+        task = asyncio.ensure_future(read())
+        while not got:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+    asyncio.run(run())
+    assert broker.idle()
+    assert broker.statuses() == [("a", "cancelled")]
+
+
+def test_a_lane_whose_first_piece_comes_second_is_superseded(face: Any) -> None:
+    world = World(a=streamed("A", delay=1), b=streamed("B", delay=1))
+    broker = face(world, ladder("a", "b"))
+    pieces, _ = broker.read("hi", fastest_of=2)
+    assert pieces in (["A"], ["B"])
+    assert sorted(status for _, status in broker.statuses()) == ["ok", "superseded"]
+
+
+def test_a_stream_shows_its_text_so_far() -> None:
+    broker = Face("sync", World(a=streamed("Par", "is")), ladder("a"))
+    stream = broker.broker.stream("hi")
+    assert (stream.text, stream.llm_name, stream.call_id, stream.usage) == ("", None, None, None)
+    next(iter(stream))
+    assert stream.text.startswith("Par")
+    stream.close()
+    broker.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
 import pytest
 from tests.broker.worlds import World, hang, ladder, member, ok, refuse
 
-from llmbroker import BadRequestError, NoLLMAvailableError
+from llmbroker import AsyncBroker, BadRequestError, NoLLMAvailableError
 
 MESSAGE = "hi"
 
@@ -297,3 +298,48 @@ def test_the_error_says_whether_the_pool_or_a_provider_held_the_call_up(face: An
     world.then("a", refuse(429, retry_after="30"))
     with pytest.raises(NoLLMAvailableError, match="rate limited"):
         broker.chat(MESSAGE, wait=1)
+
+
+def test_a_slot_kept_for_a_call_that_leaves_goes_to_the_next_in_line() -> None:
+    world = World(a=ok("A", delay=1))
+    broker = AsyncBroker(pool=[member("a", parallel=1)], journal=False, io=world.port)
+
+    async def run() -> list[Any]:
+        first = asyncio.ensure_future(broker.chat("hi"))
+        while not world.hits:
+            await asyncio.sleep(0)
+        waiting = [asyncio.ensure_future(broker.chat("hi", wait=50)) for _ in range(3)]
+        while len(broker._engine.desk.queue) < 3:
+            await asyncio.sleep(0)
+        queue = broker._engine.desk.queue
+        oldest = next(iter(queue._waiters.values()))
+        while oldest.offer is None:
+            await asyncio.sleep(0)
+        waiting[0].cancel()
+        return await asyncio.gather(first, *waiting, return_exceptions=True)
+
+    results = asyncio.run(run())
+    assert [getattr(r, "text", type(r).__name__) for r in results] == ["A", "CancelledError", "A", "A"]
+    assert world.port.now() == pytest.approx(3.0)
+    assert broker._engine.lanes.members[0].running == 0
+
+
+def test_a_model_switched_on_wakes_those_who_wait() -> None:
+    world = World(a=hang(), b=ok("B"))
+    broker = AsyncBroker(pool=[member("a", 0.9, parallel=1), member("b", 0.1)], journal=False, io=world.port)
+
+    async def run() -> str:
+        await broker.disable_llm("b")
+        stuck = asyncio.ensure_future(broker.chat("hi", wait=600))
+        while not world.hits:
+            await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(broker.chat("hi", wait=100))
+        while not broker._engine.desk.queue:
+            await asyncio.sleep(0)
+        await broker.enable_llm("b")
+        reply = await waiting
+        stuck.cancel()
+        await asyncio.gather(stuck, return_exceptions=True)
+        return str(reply.text)
+
+    assert asyncio.run(run()) == "B"

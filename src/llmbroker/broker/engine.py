@@ -256,9 +256,7 @@ class Engine:
             known = ", ".join(m.name for m in self.lanes.members) or "none"
             raise UnknownModelError(f"The pool has no model {name!r}.", hint=f"It has: {known}.")
         member.disabled = off
-        if not off:
-            with self.desk.lock:
-                self.desk.wake_for(member, self.port.now())
+        self.desk.wake_all()
         store = self.journal.store
         if store is not None:
             try:
