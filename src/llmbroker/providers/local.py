@@ -27,7 +27,12 @@ URL = "local:/chat/completions"
 MARK = "calls"
 MOST_TOKENS = 1024
 """The limit of an answer whose request gives none: a small model does not always find an end by itself."""
-SMALL_HABITS: JSON = {"max_tokens": 512, "dry_multiplier": 0.8, "dry_allowed_length": 6}
+SMALL_HABITS: JSON = {
+    "max_tokens": 512,
+    "dry_multiplier": 0.8,
+    "dry_allowed_length": 6,
+    "dry_sequence_breakers": ["\u2603"],  # the list may not be empty; the usual ones (colon, quote) hide a repetition
+}
 """What keeps a very small model from saying one thing over and over."""
 BRIEFLY = "You are a helpful assistant. You answer briefly and correctly."
 """The system message of a very small model where there is none: with it, it knows what it otherwise babbles about."""

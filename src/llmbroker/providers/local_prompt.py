@@ -7,8 +7,9 @@ of the answer is held by a grammar (``answer_schema``): either ``{"calls": [{"to
 
 Two sizes of model are told apart. A model as small as the packaged one (``SMALL``) chooses well only among few tools, and knows
 no end of a list: it is offered the tools that share a word with the request (see ``near``), one call unless the request names
-several things, and after results it answers. Whether to call at all it cannot tell, it does as the last example does; so
-examples without a tool come last where nothing in the request speaks for one. Larger models get every tool, every time.
+several things, and after results it answers, with no other numbers than those it was told. Whether to call at all it cannot
+tell, it does as the last example does; so examples without a tool come last where nothing in the request speaks for one. Larger
+models get every tool, every time.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ the and for what with from you are how can this that please tell give show have 
 between another current about get use given using into onto your
 """
 _STOP = frozenset(_EMPTY_WORDS.split())
+_NO_DIGIT = r'([^0-9"\\\x00-\x1F]|\\["\\nt])'  # of JSON text: also a quote, a backslash, a line end, as JSON writes them
+_MOST_NUMBERS = 40
 _SEVERAL = re.compile(r"\band\b|\bboth\b|,|;|\beach\b", re.IGNORECASE)
 _NAMED = re.compile(r"(?<=[^\W\d_A-Z][ ,])\s*[A-Z]\w+")
 _TALK = (
@@ -55,6 +58,7 @@ _TALK = (
     ("Write one sentence about the moon.", "The moon is a quiet lamp over the night."),
 )
 _ANSWERED: tuple[tuple[str, tuple[tuple[str, str], ...], str], ...] = (
+    ("What is 6 plus 9?", (("add(a=6, b=9)", "15"),), "6 plus 9 is 15."),
     (
         "How many people live in Canada?",
         (("get_population(country=Canada)", "41.5 million"),),
@@ -113,6 +117,8 @@ def turn(blocks: Sequence[Block], wish: Wish, *, small: bool) -> Turn:
     several = wish.parallel and (not small or bool(_SEVERAL.search(request)))
     if small:
         wish = wish._replace(tools=near(wish.tools, request))
+        if answering and wish.answer is None:
+            wish = wish._replace(answer=_grounded(request, blocks[current + 1 :]))
     schema = answer_schema(wish, calls=not (small and answering), most=8 if several and not small else 3 if several else 1)
     spoken = [_system(blocks, wish, answering=answering, small=small)]
     if answering:
@@ -136,6 +142,16 @@ def answer_schema(wish: Wish, *, calls: bool, most: int) -> JSON:
     if not wish.must_call or not either:
         either.append(_closed({"answer": wish.answer or {"type": "string"}}))
     return {"anyOf": either} if len(either) > 1 else either[0]
+
+
+def _grounded(request: str, blocks: Sequence[Block]) -> JSON | None:
+    """Return the schema of an answer in which every number is one of the request or of the results: none is made up."""
+    told = "\n".join([request, *(result.text for block in blocks for result in block.results)])
+    numbers = sorted(set(re.findall(r"[0-9]+", told)), key=lambda digits: (-len(digits), digits))
+    if len(numbers) > _MOST_NUMBERS:
+        return None
+    number = f"({'|'.join(numbers)})?" if numbers else ""
+    return {"type": "string", "pattern": f"^({number}{_NO_DIGIT})*{number}$"}
 
 
 def _closed(properties: JSON) -> JSON:
