@@ -27,13 +27,13 @@ URL = "local:/chat/completions"
 MARK = "calls"
 MOST_TOKENS = 1024
 """The limit of an answer whose request gives none: a small model does not always find an end by itself."""
-SMALL_HABITS: JSON = {
-    "max_tokens": 512,
+MOST_TOKENS_SMALL = 512
+NO_REPETITION: JSON = {
     "dry_multiplier": 0.8,
     "dry_allowed_length": 6,
     "dry_sequence_breakers": ["\u2603"],  # the list may not be empty; the usual ones (colon, quote) hide a repetition
 }
-"""What keeps a very small model from saying one thing over and over."""
+"""What keeps a very small model from saying one thing over and over. Not where it may call: a call repeats its examples."""
 BRIEFLY = "You are a helpful assistant. You answer briefly and correctly."
 """The system message of a very small model where there is none: with it, it knows what it otherwise babbles about."""
 
@@ -53,9 +53,7 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     body: JSON = {
         "model": deployment.model,
         "temperature": 0,
-        "max_tokens": MOST_TOKENS,
-        **(SMALL_HABITS if small else {}),
-        **params,
+        "max_tokens": MOST_TOKENS_SMALL if small else MOST_TOKENS,
     }
     blocks = request.history.blocks
     _refuse_media(blocks, deployment)
@@ -64,6 +62,7 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
         wish = Wish(tools, must_call, parallel, _answer_form(request.response_format))
         put = turn(blocks, wish, small=small)
         body["messages"] = put.messages
+        words_only = not put.may_call
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "turn", "schema": put.schema}}
         body["llmbroker"] = MARK
     else:
@@ -71,10 +70,14 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
         if small and not any(message["role"] == "system" for message in messages):
             messages.insert(0, {"role": "system", "content": BRIEFLY})
         body["messages"] = messages
+        words_only = True
         if request.response_format is not None:
             body["response_format"] = _format(request.response_format)
+    if small and words_only:
+        body.update(NO_REPETITION)
     if request.stream:
         body["stream"] = True
+    body.update(params)
     return HTTPRequest(URL, {"content-type": "application/json"}, written(body, request))
 
 

@@ -91,10 +91,11 @@ _ANSWERING = "You answer the request. You use only the results, and repeat their
 
 
 class Turn(NamedTuple):
-    """What is put to the engine: chat messages, and the schema that the answer must obey."""
+    """What is put to the engine: chat messages, the schema that the answer must obey, and whether that permits calls."""
 
     messages: list[JSON]
     schema: JSON
+    may_call: bool
 
 
 class Wish(NamedTuple):
@@ -119,14 +120,15 @@ def turn(blocks: Sequence[Block], wish: Wish, *, small: bool) -> Turn:
         wish = wish._replace(tools=near(wish.tools, request))
         if answering and wish.answer is None:
             wish = wish._replace(answer=_grounded(request, blocks[current + 1 :]))
-    schema = answer_schema(wish, calls=not (small and answering), most=8 if several and not small else 3 if several else 1)
+    may_call = not (small and answering)
+    schema = answer_schema(wish, calls=may_call, most=8 if several and not small else 3 if several else 1)
     spoken = [_system(blocks, wish, answering=answering, small=small)]
     if answering:
         spoken += [message for shot in _ANSWERED for message in _answered(*shot)]
-    if not (small and answering):
+    if may_call:
         spoken += _examples(wish, request, small=small, several=several)
     spoken += _conversation(blocks[1:] if _only_system(blocks[0]) else blocks, current, small=small)
-    return Turn(spoken, schema)
+    return Turn(spoken, schema, may_call)
 
 
 def answer_schema(wish: Wish, *, calls: bool, most: int) -> JSON:
