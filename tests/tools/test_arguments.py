@@ -67,6 +67,8 @@ REPAIRED = [
     "{city: 'Paris', days: 3}",
     '{city: "Paris", "days": 3}',
     '{"city": "Paris", /* how long */ "days": 3}',
+    '{"city": "Paris", "days": 3 /* nights: 2 */}',
+    '{"city": "Paris", "days": 3 // two nights\n}',
     '{"city": "Paris", // the town\n "days": 3}',
     '{"city": "Paris", "days": 3}}',
     '{"city": "Paris", "days": 3};',

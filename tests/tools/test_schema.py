@@ -295,6 +295,16 @@ def test_B9_wrapped_and_flat_forms_both_bind(value: JSON, schema: JSON, made: JS
     assert (checked.value, checked.problems) == (made, ())
 
 
+def test_B9_a_reference_is_followed_to_see_what_may_be_flat() -> None:
+    schema = {"properties": {"person": {"$ref": "#/$defs/p"}}, "required": ["person"], "$defs": {"p": PERSON}}
+    assert check_arguments({"name": "A"}, schema).value == {"person": {"name": "A"}}
+
+
+def test_B9_an_object_that_lists_no_names_is_not_guessed_around_a_misspelt_name() -> None:
+    schema = {"properties": {"options": {"type": "object"}}, "required": ["options"]}
+    assert check_arguments({"optoins": "x"}, schema).problems[1].startswith('optoins: not known. Did you mean "options"?')
+
+
 def test_B9_a_wrapper_is_not_opened_where_its_inside_does_not_fit() -> None:
     assert check_arguments({"person": {"nam": "A"}}, PERSON).problems == (
         "name: missing, expected string.",

@@ -114,7 +114,7 @@ class _Scan:
                 self._emit(c)
                 if not self.stack:
                     return not text[self.at :].strip("}] \t\r\n;,`")
-            elif c == "/" and text[self.at + 1 : self.at + 2] in ("/", "*") and not "".join(self.bare).strip():
+            elif c == "/" and self._at_comment():
                 self._comment()
             else:
                 if c in ",:":
@@ -167,9 +167,15 @@ class _Scan:
         self.before = quote
         self.at = at + 1
 
+    def _at_comment(self) -> bool:
+        """Whether a comment begins here; two slashes inside a bare word are an address."""
+        mark = self.text[self.at : self.at + 2]
+        return mark == "/*" or (mark == "//" and (not self.bare or self.bare[-1].isspace()))
+
     def _comment(self) -> None:
         end = "\n" if self.text[self.at + 1] == "/" else "*/"
         stop = self.text.find(end, self.at + 2)
         if stop < 0:
             raise Cut
+        self.bare.append(" ")
         self.at = stop + len(end)

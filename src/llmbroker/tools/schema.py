@@ -67,8 +67,10 @@ def _rewrapped(value: JSON, schema: Mapping[str, Any]) -> JSON | None:
         if key not in properties and isinstance(inner, dict) and inner:
             return inner
     if len(properties) == 1 and value:
-        (name,) = properties
-        if name not in value and isinstance(name, str):
+        ((name, inside),) = properties.items()
+        if isinstance(inside, Mapping) and "$ref" in inside:
+            inside = _Check(schema).resolve(inside["$ref"])
+        if name not in value and isinstance(inside, Mapping) and inside.get("properties"):
             return {name: value}
     return None
 
@@ -215,7 +217,7 @@ class _Check:
         if depth > DEEPEST or self.left < 0:
             return value, [f"{path or 'the arguments'}: nested too deeply or too large to be checked."]
         if "$ref" in schema:
-            value, problems = self.visit(value, self._resolve(schema["$ref"]), path, depth + 1, closed)
+            value, problems = self.visit(value, self.resolve(schema["$ref"]), path, depth + 1, closed)
             if problems or len(schema) == 1:
                 return value, problems
         types = _types(schema)
@@ -244,7 +246,7 @@ class _Check:
             return value, _numeric(value, schema, path)
         return value, []
 
-    def _resolve(self, ref: Any) -> Any:
+    def resolve(self, ref: Any) -> Any:
         """Return what a local reference points at; any other reference allows everything."""
         if not isinstance(ref, str) or not ref.startswith("#"):
             return True
@@ -390,7 +392,7 @@ class _Check:
         return value, [f"{where}: expected {wanted}, got {show(value)} ({kind(value)})."]
 
     def _seen(self, schema: Any) -> Any:
-        return self._resolve(schema["$ref"]) if isinstance(schema, Mapping) and "$ref" in schema else schema
+        return self.resolve(schema["$ref"]) if isinstance(schema, Mapping) and "$ref" in schema else schema
 
 
 # -- single rules ----------------------------------------------------------------------------------------------------------
