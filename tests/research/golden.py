@@ -1,6 +1,6 @@
-"""What every provider is sent for one and the same question: the table that ``test_golden`` compares with, and how to make it anew.
+"""What every provider is sent for one and the same question: the table of ``test_golden``, and how to make it anew.
 
-    python -m tests.research.golden > tests/research/golden.json
+python -m tests.research.golden > tests/research/golden.json
 """
 
 from __future__ import annotations

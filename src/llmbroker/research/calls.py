@@ -18,6 +18,7 @@ from llmbroker.errors import InvalidRequestError, LLMBrokerError
 from llmbroker.exchange import Request, make_request
 from llmbroker.io import Port
 from llmbroker.messages import History
+from llmbroker.providers.base import Deployment
 from llmbroker.research import watch
 from llmbroker.research.config import LONGEST, ModelConfig
 from llmbroker.research.prompts import read_messages, with_marks
@@ -36,7 +37,7 @@ Recorder = Any
 class Gate(Protocol):
     """What each request of a row passes: pace, budget, the run file."""
 
-    async def enter(self, port: Port, config: Any, request: Request) -> None:
+    async def enter(self, port: Port, config: Any, deployment: Deployment | None, request: Request) -> None:
         """Wait until it may leave."""
         ...
 
@@ -186,7 +187,7 @@ async def attempt(port: Port, ask: Ask, messages: Any, tools: Any = None, params
     deployment = config.deployment() if direct else None
     request = ask.request(messages, tools, params)
     if gate is not None:
-        await gate.enter(port, config, request)
+        await gate.enter(port, config, deployment, request)
     ask.attempts += 1
     began, started = port.now(), port.time()
     try:

@@ -42,8 +42,8 @@ class ModelConfig:
     """
 
     __slots__ = (
-        "_deployment", "_entry", "_key", "_sent", "base_url", "cache", "embedding", "left_out", "model", "no_change", "params",
-        "price", "provider", "response_format", "timeout",
+        "_deployment", "_entry", "_key", "_needs_key", "_sent", "base_url", "cache", "embedding", "left_out", "model",
+        "no_change", "params", "price", "provider", "response_format", "timeout",
     )  # fmt: skip
 
     provider: str
@@ -59,6 +59,7 @@ class ModelConfig:
     left_out: tuple[str, ...]
     _entry: LLMConfig
     _key: keys.Key
+    _needs_key: bool
     _sent: Mapping[str, Any]
 
     def __init__(self, **fields: Any) -> None:
@@ -88,7 +89,7 @@ class ModelConfig:
         Raises:
             MissingKeyError: the provider needs a key and none is found.
         """
-        key = self._key.find()
+        key = self._key.find(needed=self._needs_key)
         made = self._deployment
         if made is None or made.key != key:
             made = self._deployment = _deployment(self._entry, key, self.no_change)
@@ -226,7 +227,7 @@ def llm_config(
     made = ModelConfig(
         provider=known or provider.strip().casefold(), model=entry.model, base_url=base_url, embedding=embeds,
         no_change=bool(no_change), params=given, timeout=checked_seconds(timeout, "timeout") or LONGEST, price=price,
-        cache=bool(cache), response_format=response_format, _entry=entry, _key=key,
+        cache=bool(cache), response_format=response_format, _entry=entry, _key=key, _needs_key=probe.provider.needs_key,
         left_out=() if embeds else tuple(vocabulary.without_effect(probe, given)),
         _sent=given if no_change else vocabulary.in_words_of(probe, given),
     )  # fmt: skip

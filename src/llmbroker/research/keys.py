@@ -31,14 +31,16 @@ class Key:
         self.literal = literal
         self._file = EnvFile(".env")
 
-    def find(self) -> Secret | None:
-        """Return the key: the literal, else the first variable that is set (environment first, then ``.env``)."""
+    def find(self, *, needed: bool = True) -> Secret | None:
+        """Return the key: the literal, else the first variable that is set (environment first, then ``.env`` if needed)."""
         if self.literal is not None:
             return self.literal
         for name in self.names:
             value = os.environ.get(name)
             if value and not value.isspace():
                 return wrapped(value, f"environment {name}")
+        if not needed:
+            return None
         return next((found for name in self.names if (found := self._file.find(name)) is not None), None)
 
     def __repr__(self) -> str:

@@ -22,8 +22,8 @@ import msgspec
 from llmbroker.errors import InvalidRequestError, LLMBrokerError
 from llmbroker.exchange import Request
 from llmbroker.io import Port, gather
+from llmbroker.providers.base import Deployment
 from llmbroker.research.calls import Ask, call
-from llmbroker.research.config import ModelConfig
 from llmbroker.research.hashing import config_facts, llm_request_hash
 from llmbroker.research.outcome import Outcome, answered, failed
 from llmbroker.research.pacing import Lanes
@@ -226,7 +226,7 @@ class _RowGate:
         self._characters = 0
         self._config: Any = None
 
-    async def enter(self, port: Port, config: Any, request: Request) -> None:
+    async def enter(self, port: Port, config: Any, deployment: Deployment | None, request: Request) -> None:
         """Wait for budget and pace; note in the run file that a request leaves."""
         study = self._study
         self._config = config
@@ -235,8 +235,7 @@ class _RowGate:
             self._characters += sum(len(str(spec.parameters)) + len(spec.description) for spec in request.tools.specs)
         self._reserved = await study.purse.reserve(port, config, self._characters)
         self._estimate = self._characters / 4 + 8
-        if type(config) is ModelConfig:
-            deployment = config.deployment()
+        if deployment is not None:
             self._lane = self.lanes.of((deployment.provider.id, deployment.base_url, deployment.key), deployment.provider.id)
         else:
             self._lane = self.lanes.of(id(config), "broker")
