@@ -61,7 +61,7 @@ class AsyncIO:
         timeout_connect: float = 10.0,
         max_body: int = http1.MAX_BODY,
         max_headers: int = http1.MAX_HEADERS,
-        pool: int = 256,
+        pool: int = 1024,
         limit: int | None = None,
         idle_seconds: float = 45.0,
         verify: bool | ssl.SSLContext = True,
