@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -26,7 +27,7 @@ def told(events: list[Event]) -> tuple[str, list[tuple[str | None, str]]]:
 
 def cut(text: str, at: list[int]) -> list[str]:
     marks = sorted({0, len(text), *(mark % (len(text) + 1) for mark in at)})
-    return [text[a:b] for a, b in zip(marks, marks[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(marks)]
 
 
 CUTS = st.lists(st.integers(0, 10_000), max_size=12)
@@ -59,7 +60,7 @@ def test_any_text_is_read_without_a_crash(text: str, at: list[int]) -> None:
 
 
 @settings(deadline=None)
-@given(answer=st.text(alphabet="ab\\\"\n\u00e9\U0001f600", max_size=20), stop=st.integers(0, 200))
+@given(answer=st.text(alphabet='ab\\"\n\u00e9\U0001f600', max_size=20), stop=st.integers(0, 200))
 def test_a_cut_answer_is_told_as_far_as_it_came(answer: str, stop: int) -> None:
     whole = json.dumps({"answer": answer})
     start = len('{"answer": "')
@@ -71,7 +72,7 @@ def test_a_cut_answer_is_told_as_far_as_it_came(answer: str, stop: int) -> None:
 
 def test_an_answer_is_passed_on_while_it_grows() -> None:
     reader = AnswerReader()
-    grown = [reader.feed(piece) for piece in ('{"ans', 'wer": "Hel', "lo", ' \\u00', 'e9"', "}")]
+    grown = [reader.feed(piece) for piece in ('{"ans', 'wer": "Hel', "lo", " \\u00", 'e9"', "}")]
     assert [[e.text for e in events if isinstance(e, TextDelta)] for events in grown] == [[], ["Hel"], ["lo"], [" "], ["é"], []]
 
 

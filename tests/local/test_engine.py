@@ -180,7 +180,9 @@ def script(model: str, tokens: int, rest: str) -> subprocess.Popen[str]:
 
 
 def test_a_process_ends_well_in_the_middle_of_an_answer(model: str) -> None:
-    process = script(model, 4000, "s = local.open(HTTPRequest('local:/x', {}, msgspec.json.encode(body)), None, time.monotonic)\n")
+    process = script(
+        model, 4000, "s = local.open(HTTPRequest('local:/x', {}, msgspec.json.encode(body)), None, time.monotonic)\n"
+    )
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
 
@@ -204,11 +206,7 @@ def test_a_forked_child_makes_an_engine_of_its_own_and_ends_well(model: str) -> 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")
 def test_ctrl_c_ends_an_answer_at_once(model: str) -> None:
-    rest = (
-        "print('ready', flush=True)\n"
-        "try:\n    speak()\n"
-        "except KeyboardInterrupt:\n    print('stopped')\n"
-    )
+    rest = "print('ready', flush=True)\ntry:\n    speak()\nexcept KeyboardInterrupt:\n    print('stopped')\n"
     process = script(model, 4000, rest)
     assert process.stdout is not None
     process.stdout.readline()

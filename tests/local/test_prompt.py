@@ -148,7 +148,10 @@ def test_an_example_obeys_its_own_declaration() -> None:
 
 
 def test_an_answer_may_be_held_to_a_schema_beside_tools() -> None:
-    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"n": {"type": "any"}}}}}
+    wanted = {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"n": {"type": "any"}}}},
+    }
     alone = sent("Count", response_format=wanted)
     assert alone["response_format"]["json_schema"]["schema"]["properties"] == {"n": {}}
     beside = sent([ASKED], tools=TOOLS, response_format=wanted)["response_format"]["json_schema"]["schema"]["anyOf"][1]

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return PIPE_CLOSED
     except KeyboardInterrupt:
-        print("\nInterrupted.", file=sys.stderr)
+        print("llmbroker: interrupted.", file=sys.stderr)
         return INTERRUPTED
     except LLMBrokerError as error:
         _debug()

@@ -134,9 +134,9 @@ def _streamed(target: Target, messages: list[dict[str, Any]], arguments: argpars
                 _print_event(event)
         else:
             for piece in stream:
+                last = piece[-1:]
                 sys.stdout.write(piece)
                 sys.stdout.flush()
-                last = piece[-1:]
     except (LLMBrokerError, KeyboardInterrupt):
         if last != "\n":
             sys.stdout.write("\n")

@@ -38,7 +38,7 @@ def chat_arguments(parser: argparse.ArgumentParser) -> None:
 
 def chat(arguments: argparse.Namespace) -> int:
     """Talk until the person ends it."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise InvalidRequestError("chat wants a terminal; for a pipe there is llmbroker ask.", argument="stdin")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - editing and history of input()

@@ -1,0 +1,113 @@
+"""The commands beside ``ask``: what they print for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.faces.processes import Served, called, run
+
+ESCAPE = "\x1b"
+
+
+def test_what_was_called_can_be_listed_shown_and_summed(served: Served, models: str) -> None:
+    assert "There are no such calls" in called("calls").err
+    for operation in ("one", "two"):
+        called("ask", "hi", "--no-stream", "--no-stdin", "--source", models, "-o", operation)
+    rows = json.loads(called("calls", "--json").out)
+    assert [(row["operation"], row["status"]) for row in rows] == [("two", "ok"), ("one", "ok")]
+    assert [row["operation"] for row in json.loads(called("calls", "--json", "-o", "one", "--since", "1h").out)] == ["one"]
+    shown = called("calls", "show", rows[0]["id"]).out
+    assert "in 3, out 2" in shown
+    assert "not stored" in shown
+    sums = json.loads(called("stats", "--json").out)
+    assert (sums["mine"]["total"], sums["mine"]["usage"]["input_tokens"]) == (2, 6)
+    assert called("calls").out.count("\n") == 3
+    assert called("calls", "show", "nothing").code == 2
+
+
+def test_models_of_the_pool_and_of_a_server(served: Served, models: str) -> None:
+    pool = json.loads(called("models", "--json", "--source", models).out)
+    assert pool["mine"]["available"] is True
+    assert called("models", "--base-url", served.url).out.split() == ["small", "large"]
+    state = json.loads(called("snapshot", "--json", "--source", models).out)
+    assert state["models"]["mine"]["available"] is True
+
+
+def test_env_says_what_is_set_and_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", "gsk-secret-value-123")
+    text = called("env").out
+    assert "GEMINI_API_KEY=\n" in text
+    assert "# GROQ_API_KEY is set (environment GROQ_API_KEY)" in text
+    assert "secret-value" not in text
+    free = called("env", "--free").out
+    assert "ANTHROPIC_API_KEY" not in free
+
+
+def test_keys_are_stored_unseen_and_their_source_is_told(tmp_path: Path) -> None:
+    fernet = pytest.importorskip("cryptography.fernet", reason="stored keys need cryptography")
+    master = fernet.Fernet.generate_key().decode()
+    assert run("keys", "which", "GEMINI_API_KEY").returncode == 3
+    done = run("keys", "set", "GEMINI_API_KEY", stdin=b"secret-value-123\n", LLMBROKER_MASTER_KEY=master)
+    assert (done.returncode, done.stdout) == (0, b"")
+    listed = run("keys", "list", LLMBROKER_MASTER_KEY=master)
+    which = run("keys", "which", "GEMINI_API_KEY", LLMBROKER_MASTER_KEY=master)
+    assert b"stored GEMINI_API_KEY" in listed.stdout
+    assert which.stdout == b"stored GEMINI_API_KEY\n"
+    beats = run("keys", "which", "GEMINI_API_KEY", LLMBROKER_MASTER_KEY=master, GEMINI_API_KEY="other")
+    assert beats.stdout == b"environment GEMINI_API_KEY\n"
+    for output in (done, listed, which):
+        assert b"secret-value" not in output.stdout + output.stderr
+    assert run("keys", "remove", "GEMINI_API_KEY", LLMBROKER_MASTER_KEY=master).returncode == 0
+    assert run("keys", "remove", "GEMINI_API_KEY", LLMBROKER_MASTER_KEY=master).returncode == 3
+
+
+COMMANDS = [
+    ["--help"],
+    ["calls"],
+    ["stats"],
+    ["models"],
+    ["snapshot"],
+    ["catalog"],
+    ["env"],
+    ["doctor"],
+    ["paths"],
+    ["keys", "list"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_no_escape_byte_leaves_but_to_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    done = called(*words)
+    assert done.code == 0
+    assert ESCAPE not in done.out + done.err
+
+
+@pytest.mark.parametrize("words", [[*words, "--json"] for words in COMMANDS[1:]], ids=" ".join)
+def test_every_command_speaks_json(words: list[str]) -> None:
+    json.loads(called(*words).out)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_know_every_command(shell: str) -> None:
+    script = called("completion", shell).out
+    for word in ("ask", "snapshot", "base-url"):
+        assert word in script
+    if shell == "bash":
+        checked = subprocess.run(["bash", "-n"], input=script.encode(), capture_output=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+def test_help_and_the_journal_start_without_the_heavy_rooms() -> None:
+    for words, heavy in (
+        (["--help"], {"msgspec", "llmbroker.broker", "http.client"}),
+        (["calls"], {"llmbroker.broker", "rich", "aiohttp"}),
+    ):
+        code = f"import sys; from llmbroker.faces.cli import main; main({words!r}); print(*sys.modules, file=sys.stderr)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert heavy.isdisjoint(done.stderr.split())
