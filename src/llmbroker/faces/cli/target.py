@@ -109,9 +109,9 @@ def _chosen(name: str | None, source: str | None) -> Any:
     from llmbroker.providers import table
     from llmbroker.transports.model_store import DEFAULT, MODELS
 
-    if name == "local" or name in MODELS or name.lower().endswith(".gguf"):
-        model = DEFAULT.name if name == "local" else name
-        return LLMConfig(name="local", provider="local", model=model, api_key_ref="")
+    embedded = {"local": DEFAULT.name, **{known: known for known in MODELS}}.get(name)
+    if embedded is not None or name.lower().endswith(".gguf"):
+        return LLMConfig(name="local", provider="local", model=embedded or name, api_key_ref="")
     catalog = load_catalog()
     pool = read_model_list(source) if source and source.endswith(".toml") else catalog.pool
     for config in pool:
