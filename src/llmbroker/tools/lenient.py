@@ -9,8 +9,12 @@ away.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
+
+from llmbroker.tools.exact import Fault, decode
+from llmbroker.tools.results import whole
 
 LONGEST = 50_000
 """Longer texts (in characters) are not repaired: tolerant parsing is slow, and nobody repairs a book."""
@@ -38,25 +42,44 @@ def read_object(text: str) -> dict[str, Any] | None:
     Raises:
         Cut: the text is not whole.
         NotFinite: it holds NaN or an infinity.
+        Fault: it says one thing twice.
+        RecursionError: it is nested too deeply.
     """
     if len(text) > LONGEST or not text.startswith("{"):
         return None
     scan = _Scan(text)
     if not scan.run():
         return None
+    text = scan.cleaned()
+    try:
+        value = decode(text, control=True)
+    except Fault:
+        raise
+    except json.JSONDecodeError:
+        value = _guessed(text, scan)
+    except ValueError:  # an integer of thousands of digits
+        return None
+    return value if isinstance(value, dict) and "".join(_words(value)) == "".join(scan.words) else None
+
+
+def _guessed(text: str, scan: _Scan) -> Any:
+    """Return what the tolerant parser makes of a text; it may lose white space at the ends of strings, which is no repair."""
     import json_repair
 
     try:
-        value = json_repair.loads(scan.cleaned(), skip_json_loads=True)
+        value = json_repair.loads(text, skip_json_loads=True)
     except Exception:  # the parser may fail on anything: then the text is not readable
         return None
-    if not isinstance(value, dict):
-        return None
-    try:
-        words = "".join(_words(value))
-    except RecursionError:
-        return None
-    return value if words == "".join(scan.words) else None
+    strings = set(_strings(value))
+    return value if all(said in strings for said in scan.strings if said != said.strip()) else None
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for key, item in value.items() for text in (key, *_strings(item))]
+    if isinstance(value, list):
+        return [text for item in value for text in _strings(item)]
+    return [value] if isinstance(value, str) else []
 
 
 def _kept(text: str) -> str:
@@ -70,10 +93,20 @@ def _words(value: Any) -> list[str]:
     if isinstance(value, list):
         return [word for item in value for word in _words(item)]
     if isinstance(value, str):
-        return [_kept(value)]
+        return [_kept(whole(value))]
     if value is None or isinstance(value, bool):
         return ["null" if value is None else str(value).lower()]
     return [_kept(repr(value))]
+
+
+def _unescaped(text: str, at: int) -> tuple[str, int]:
+    """Return the character that an escape stands for, and the length of the escape."""
+    mark = text[at + 1 : at + 2]
+    digits = {"u": 4, "x": 2}.get(mark, 0)
+    code = text[at + 2 : at + 2 + digits]
+    if digits and re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", code):
+        return chr(int(code, 16)), 2 + digits
+    return _ESCAPED.get(mark, mark), 2
 
 
 class _Scan:
@@ -86,6 +119,7 @@ class _Scan:
         self.words: list[str] = []
         self.out: list[str] = []
         self.bare: list[str] = []
+        self.strings: list[str] = []
         self.before = ""
 
     def cleaned(self) -> str:
@@ -111,19 +145,19 @@ class _Scan:
                 self._flush()
                 if self.stack.pop() != c:
                     return False
+                if self.out[-1] == ",":
+                    self.out.pop()
                 self._emit(c)
                 if not self.stack:
                     return not text[self.at :].strip("}] \t\r\n;,`")
             elif c == "/" and self._at_comment():
                 self._comment()
+            elif c in ",:":
+                self._flush(key=c == ":")
+                self._emit(c)
             else:
-                if c in ",:":
-                    self._flush()
-                    self.before = c
-                else:
-                    self.bare.append(c)
-                    self.before = self.before if c.isspace() else c
-                self.out.append(c)
+                self.bare.append(c)
+                self.before = self.before if c.isspace() else c
                 self.at += 1
         raise Cut
 
@@ -132,38 +166,43 @@ class _Scan:
         self.before = c
         self.at += 1
 
-    def _flush(self) -> None:
-        for word in "".join(self.bare).split():
+    def _flush(self, *, key: bool = False) -> None:
+        """Take the bare words since the last mark; a bare key gets quotes, words of Python become those of JSON."""
+        words = "".join(self.bare).split()
+        self.bare.clear()
+        for word in words:
             if _NONFINITE.fullmatch(word):
                 raise NotFinite(word)
+            word = _WORDS.get(word, word)
+            said = word
             if _NUMBER.fullmatch(word):
-                word = repr(float(word) if any(c in word for c in ".eE") else int(word) if len(word) < 4000 else 0.0)
-            self.words.append(_kept(_WORDS.get(word, word)))
-        self.bare.clear()
+                said = repr(float(word) if any(c in word for c in ".eE") else int(word) if len(word) < 4000 else 0.0)
+            self.words.append(_kept(said))
+            self.out.append(
+                f'"{word}"' if key and len(words) == 1 and word.isidentifier() else word if len(words) == 1 else word + " "
+            )
 
     def _string(self, quote: str) -> None:
-        text, start, kept = self.text, self.at, []
+        text, start, plain = self.text, self.at, []
         at = start + 1
         while True:
             c = text[at : at + 1]
             if not c:
                 raise Cut
             if c == "\\":
-                escape = text[at + 1 : at + 2]
-                if escape == "u":
-                    code = text[at + 2 : at + 6]
-                    kept.append(chr(int(code, 16)) if re.fullmatch("[0-9a-fA-F]{4}", code) else "u")
-                    at += 6 if re.fullmatch("[0-9a-fA-F]{4}", code) else 2
-                    continue
-                kept.append(_ESCAPED.get(escape, escape))
-                at += 2
+                c, length = _unescaped(text, at)
+                plain.append(c)
+                at += length
                 continue
             if c == quote and (quote == '"' or _AFTER_STRING.match(text, at + 1)):
                 break
-            kept.append(c)
+            plain.append(c)
             at += 1
-        self.words.append(_kept("".join(kept)))
-        self.out.append(text[start : at + 1])
+        said = whole("".join(plain))
+        self.strings.append(said)
+        self.words.append(_kept(said))
+        # Single quotes are written anew, since what stands in them may be JSON itself.
+        self.out.append(text[start : at + 1] if quote == '"' else json.dumps(said, ensure_ascii=False))
         self.before = quote
         self.at = at + 1
 
