@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import queue
 import secrets
@@ -37,7 +38,7 @@ from llmbroker.errors import LLMTimeoutError
 from llmbroker.transports.model_store import MODELS, ModelUnavailableError, model_path
 from llmbroker.wire import HTTPReply, HTTPRequest
 
-SCHEME = "local:"
+log = logging.getLogger("llmbroker.local")
 CONTEXT = 8192
 _HEADERS: Mapping[str, str] = {"content-type": "application/json"}
 _EVENT_HEADERS: Mapping[str, str] = {"content-type": "text/event-stream"}
@@ -178,6 +179,7 @@ def _start(model: str) -> Any:
         path = model_path(model)
     except ModelUnavailableError as error:
         raise _EngineError(str(error), error.code) from error
+    log.info("%s answers in this process", model)
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.model_alias = {model}

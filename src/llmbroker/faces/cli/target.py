@@ -48,6 +48,7 @@ def open_target(arguments: argparse.Namespace) -> Iterator[Target]:
         InvalidRequestError: the options contradict each other.
         UnknownModelError: nobody bears the name; a near one is suggested.
     """
+    announce()
     params = parameters(arguments.param)
     if arguments.base_url or arguments.provider:
         client = _addressed(arguments)
@@ -70,6 +71,18 @@ def open_target(arguments: argparse.Namespace) -> Iterator[Target]:
             "wait": arguments.timeout,
         }
         yield Target(caller, {name: value for name, value in options.items() if value is not None}, "the pool")
+
+
+def announce() -> None:
+    """Say on stderr that the embedded model is fetched or started: that takes its time, and it is a very small model."""
+    import logging
+
+    logger = logging.getLogger("llmbroker.local")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("llmbroker: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
 
 
 def _direct_options(arguments: argparse.Namespace, params: dict[str, Any]) -> dict[str, Any]:
