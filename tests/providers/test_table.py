@@ -63,6 +63,7 @@ def test_every_vendor_has_a_complete_row(name: str) -> None:
 FEATURES = {
     "audio",
     "cache_marks",
+    "embeddings_only",
     "files",
     "images",
     "json_object",

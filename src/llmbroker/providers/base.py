@@ -94,7 +94,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
         rename: parameters, our name to theirs.
         drop: parameters that it refuses and that are left out (with one note in the log).
         features: what it can do: tools, tool_choice, parallel_tools, json_object, json_schema, images, files, audio, stream,
-            stream_usage, cache_marks, reasoning.
+            stream_usage, cache_marks, reasoning; ``embeddings_only``: it makes vectors and no answers.
         quirks: differences that its dialect's functions know by name.
         reasoning: when reasoning text goes back to it in history: ``never``, ``loop`` (inside the running tool loop) or
             ``always``.

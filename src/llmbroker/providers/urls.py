@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from llmbroker.errors import InvalidRequestError
 
-_ENDPOINTS = ("/chat/completions", "/responses", "/messages", "/api/chat")
+_ENDPOINTS = ("/chat/completions", "/responses", "/messages", "/api/chat", "/embeddings")
 
 
 def normal_base(url: str) -> str:

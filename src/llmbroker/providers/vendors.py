@@ -8,7 +8,7 @@ Quirks of Chat Completions: ``content-not-null`` (an assistant turn with calls n
 nine letters or digits), ``ids-of-forty`` (at most 40 characters), ``required-is-any``, ``document-url`` (files as
 ``document_url``), ``reasoning-field-reasoning`` (reasoning goes back as ``reasoning``), ``reasoning-required`` (a turn with
 calls needs the field), ``call-extra`` (opaque keys on calls are taken from any history), ``leaked-calls`` (look for calls in
-the text).
+the text), ``takes-NAME`` (it takes a parameter of that name, which elsewhere is another vendor's word).
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ ROWS: tuple[Provider, ...] = (
         keys=("DASHSCOPE_API_KEY", "QWEN_API_KEY"),
         rename=_MAX_TOKENS,
         drop=frozenset({"repetition_penalty"}),
+        quirks=frozenset({"takes-thinking_budget"}),
         features=(TEXT | {"images", "audio"}),
         errors={
             (None, "Arrearage"): BillingError,
@@ -408,6 +409,15 @@ ROWS: tuple[Provider, ...] = (
         errors_source="https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference/api-errors",
         docs="https://cloud.google.com/vertex-ai/generative-ai/docs/models",
         keys_url="https://console.cloud.google.com/apis/credentials",
+    ),
+    _row(
+        "voyage",
+        "Voyage AI",
+        "https://api.voyageai.com/v1",
+        features=frozenset({"embeddings_only"}),
+        errors_source="https://docs.voyageai.com/docs/error-codes",
+        docs="https://docs.voyageai.com/docs/embeddings",
+        keys_url="https://dashboard.voyageai.com/organization/api-keys",
     ),
 )
 """Every vendor whose dialects are above; rows with a file of their own are added by ``table``."""

@@ -4,6 +4,15 @@ Faces over the one engine: a config is a deployment of the provider table, a cal
 loop. ``config`` and ``keys`` say who is asked, ``prompts`` what, ``calls`` how often, ``verbs`` are what users call.
 """
 
+from llmbroker.research.agreement import Agreement, llm_agreement
+from llmbroker.research.audit import (
+    llm_export,
+    llm_log_disable,
+    llm_log_enable,
+    llm_log_read,
+    llm_log_status,
+    llm_request_from_log,
+)
 from llmbroker.research.config import ModelConfig, llm_config
 from llmbroker.research.designs import (
     acall_llm_broadcast,
@@ -16,8 +25,10 @@ from llmbroker.research.designs import (
     call_llm_sweep,
     llm_replicate,
 )
+from llmbroker.research.embeddings import Embeddings, aget_batched_embeddings, get_batched_embeddings
 from llmbroker.research.estimate import Estimate
 from llmbroker.research.hashing import llm_hash, llm_request_hash, llm_tool_signature
+from llmbroker.research.reporting import Usages, llm_failures, llm_usage, report
 from llmbroker.research.response import Response, Tokens, finish_reason, tokens, tool_calls
 from llmbroker.research.rows import acall_llm_par, acall_llm_tools_par, call_llm_par, call_llm_tools_par
 from llmbroker.research.structured import llm_parse_structured
@@ -35,11 +46,14 @@ from llmbroker.research.verbs import (
 )
 
 __all__ = [
+    "Agreement",
+    "Embeddings",
     "Estimate",
     "LLMTool",
     "ModelConfig",
     "Response",
     "Tokens",
+    "Usages",
     "acall_llm",
     "acall_llm_broadcast",
     "acall_llm_compare",
@@ -49,6 +63,7 @@ __all__ = [
     "acall_llm_sweep",
     "acall_llm_tools",
     "acall_llm_tools_par",
+    "aget_batched_embeddings",
     "allm_replicate",
     "build_factorial_experiments",
     "call_llm",
@@ -61,14 +76,25 @@ __all__ = [
     "call_llm_tools",
     "call_llm_tools_par",
     "finish_reason",
+    "get_batched_embeddings",
+    "llm_agreement",
     "llm_config",
+    "llm_export",
+    "llm_failures",
     "llm_hash",
+    "llm_log_disable",
+    "llm_log_enable",
+    "llm_log_read",
+    "llm_log_status",
     "llm_parse_structured",
     "llm_parse_tags",
     "llm_replicate",
+    "llm_request_from_log",
     "llm_request_hash",
     "llm_tool",
     "llm_tool_signature",
+    "llm_usage",
+    "report",
     "tokens",
     "tool_calls",
 ]

@@ -232,7 +232,7 @@ async def _of_broker(ask: Ask, messages: Any, tools: Any, params: Any) -> Any:
 # -- again ---------------------------------------------------------------------------------------------------------------
 
 
-def pause_after(error: BaseException, ask: Ask, failed: int) -> float | None:
+def pause_after(error: BaseException, ask: Any, failed: int) -> float | None:
     """Return the seconds to wait before asking again, or None if that is pointless.
 
     What the provider asks for counts; else the pause grows with each try and is a little uneven, so that many callers that

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,6 +43,7 @@ class Event(msgspec.Struct, frozen=True):
     error: BaseException | None = None
 
 
+VERSION: str = getattr(sys.modules[__name__.partition(".")[0]], "__version__", "unknown")
 Watcher = Callable[[Event], None]
 ALWAYS: list[Watcher] = []
 _failed: set[int] = set()
