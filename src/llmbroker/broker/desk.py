@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from llmbroker.broker.replies import Ask
-from llmbroker.health import BROKEN, HANGING, RATE_LIMITED, Dice, Health, Verdict, judge
+from llmbroker.health import BROKEN, HANGING, Dice, Health, Verdict, judge
 from llmbroker.learning import Beliefs
 from llmbroker.limits import Credit, Queue, Waiter
 from llmbroker.pool import Lane, Lease, Member
@@ -55,7 +55,7 @@ class Desk:
                     waiter.offer = None
                     offered.running -= 1
             made = self._plan(entries, ask, now)
-            lease = Lease(made.steps[0].lane, now, ask.need) if made.steps else None
+            lease = Lease(made.steps[0].lane, now) if made.steps else None
             if lease is not None:
                 ask.tried.add(id(lease.lane))
                 if waiter is not None:
@@ -133,8 +133,8 @@ class Desk:
 
     # -- what came of it -------------------------------------------------------------------------------------------------
 
-    def answered(self, lease: Lease, now: float, first: float | None, used: float | None = None) -> None:
-        """A whole answer arrived; its slot is free. ``first``: seconds to its first piece, of a stream; ``used``: its tokens."""
+    def answered(self, lease: Lease, now: float, first: float | None) -> None:
+        """A whole answer arrived; its slot is free. ``first``: seconds to its first piece, of a stream."""
         lane, started = lease.lane, lease.started
         member = lane.member
         with self.lock:
@@ -142,9 +142,9 @@ class Desk:
                 member.latency.add(now - started)
             lane.strikes = 0
             member.lost = 0
-            more = lane.answered(started)
-            lane.quota.settle(lease.of_lane, used, now)
-            lane.key.quota.settle(lease.of_key, used, now)
+            more = 0
+            if member.health.room is not None or lane.key.health.room is not None or lane.health.room is not None:
+                more = max(health.succeed(started) for health in (member.health, lane.key.health, lane.health))
             lane.key.cap.answered()
             self._release(lease, now, more)
 
@@ -179,23 +179,9 @@ class Desk:
             return
         health = _health(lane, verdict)
         detail = str(getattr(error, "detail", None) or error)[:300]
-        if verdict.blame == "quota":
-            self._refused(lease, verdict, error, now, health, detail)
-            return
         health.fail(illness, now, lease.started, verdict.stated, self.dice, detail)
-
-    def _refused(self, lease: Lease, verdict: Verdict, error: BaseException, now: float, health: Health, detail: str) -> None:
-        """A quota refused: rest until it opens, as far as that is stated or learnt."""
-        lane, key = lease.lane, lease.lane.key
-        if getattr(error, "limit", None) == "concurrency" and key.running > 1:
-            key.cap.refused(key.running - 1)
-        of_key = verdict.where == "key"
-        quota, reserved = (key.quota, lease.of_key) if of_key else (lane.quota, lease.of_lane)
-        at = quota.refused(lease.started, now, verdict.stated, detail, lease.size, reserved)
-        if at is None:
-            health.fail(verdict.illness or RATE_LIMITED, now, lease.started, verdict.stated, self.dice, detail)
-        else:
-            health.rest(verdict.illness or RATE_LIMITED, now, lease.started, at, detail)
+        if verdict.blame == "quota" and getattr(error, "limit", None) == "concurrency" and lane.key.running > 1:
+            lane.key.cap.refused(lane.key.running - 1)
 
     def cut(self, lease: Lease, now: float, *, lost: bool, usual: float) -> None:
         """An attempt was stopped by us: it lost a race (``lost``) or its caller left. Nobody is punished for one of these.
