@@ -59,7 +59,7 @@ def simulate(folder: Path, adapter: str, profile: str, seeds: int, first: int) -
     out = folder / f"out-{profile}.jsonl"
     command = [sys.executable, str(folder / "sim.py"), "--adapter", adapter, "--profiles", profile, "--seeds", str(seeds)]
     command += ["--first", str(first), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_env(folder), timeout=60 + 30 * seeds)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_env(folder), timeout=40 + 6 * seeds)
     if done.returncode or not out.exists():
         raise SystemExit(f"{profile} failed:\n{done.stderr[-3000:]}")
     return [json.loads(line) for line in out.read_text().splitlines()]
@@ -131,7 +131,9 @@ def main() -> None:
     profiles = [*REQUIRED, *OTHERS] if options.profiles == "all" else options.profiles.split(",")
     with tempfile.TemporaryDirectory() as temporary:
         folder = copied(options.shared, Path(temporary))
-        subprocess.run([sys.executable, str(folder / "sim.py"), "--help"], env=_env(folder), stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            [sys.executable, str(folder / "sim.py"), "--help"], env=_env(folder), stdout=subprocess.DEVNULL, check=True
+        )
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             runs = pool.map(lambda one: simulate(folder, options.adapter, one, options.seeds, options.first), profiles)
             ours = dict(zip(profiles, runs, strict=True))

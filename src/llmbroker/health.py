@@ -86,14 +86,18 @@ DENIED = Illness("denied", 30.0, HOUR, queue=False)
 class Health:
     """How one thing fares. ``room`` None: it is well."""
 
-    __slots__ = ("detail", "epoch", "illness", "incidents", "room", "since", "trials", "until")
+    __slots__ = ("detail", "epoch", "illness", "incidents", "room", "since", "stated", "trial_at", "trials", "until")
 
     def __init__(self) -> None:
         self.room: int | None = None
         self.until = 0.0
         self.since = float("-inf")
         self.incidents = 0
+        self.stated = False
+        """Whether the provider itself said until when."""
         self.trials = 0
+        self.trial_at = 0.0
+        """When the last attempt since the rest began."""
         self.epoch = 0
         self.illness: Illness | None = None
         self.detail = ""
@@ -122,8 +126,19 @@ class Health:
             rest = stated
         self.room = 1
         if now + rest >= self.until or self.illness is None:
-            self.illness, self.detail = illness, detail
+            self.illness, self.detail, self.stated = illness, detail, stated is not None
         self.until = max(self.until, now + rest)
+
+    def rest(self, illness: Illness, now: float, started: float, until: float, detail: str = "") -> None:
+        """Rest until a moment that is known: a quota opens then. What an attempt from before the incident says, counts too."""
+        if started > self.since or self.room is None:
+            self.incidents += 1
+            self.since = now
+            self.epoch += 1
+            self.trials = 0
+        self.room = 1
+        if self.illness is illness or self.illness is None or until >= self.until:
+            self.illness, self.detail, self.until, self.stated = illness, detail, until, False
 
     def succeed(self, started: float) -> int:
         """Take the success of an attempt that began at ``started``; return how many more attempts may begin now."""

@@ -11,7 +11,7 @@ ratings
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 
 PRIOR = 6.0
@@ -23,6 +23,8 @@ FADE = 0.98
 REMEMBERED = 4096
 """Rated calls that can still be rated anew; also the most operations kept."""
 SAMPLES = 40
+TAIL = 1.5
+"""What was stopped is taken to have answered within so many times the longest time that was ever waited."""
 
 
 class _Votes:
@@ -109,11 +111,14 @@ class Latency:
     the record did not expect so long, else as nothing.
     """
 
-    __slots__ = ("_order", "_sorted", "missed", "missed_at")
+    __slots__ = ("_curve", "_longest", "_order", "_runs", "_sorted", "missed", "missed_at")
 
     def __init__(self) -> None:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
+        self._runs: deque[tuple[float, bool]] = deque(maxlen=SAMPLES)
+        self._curve: tuple[list[float], list[float]] | None = None
+        self._longest = 0.0
         self.missed = 0.0
         """The longest time that an attempt was given lately without an answer; 0 after an answer."""
         self.missed_at = -math.inf
@@ -125,6 +130,8 @@ class Latency:
     def add(self, seconds: float) -> None:
         """Take the time of an answer."""
         self.missed = 0.0
+        self._runs.append((seconds, True))
+        self._curve = None
         self._add(seconds)
 
     def _add(self, seconds: float) -> None:
@@ -138,8 +145,55 @@ class Latency:
         """Take an attempt that was cut off after that many seconds."""
         self.missed = max(self.missed, seconds)
         self.missed_at = now
+        self.stopped(seconds)
         if self._sorted and seconds > self.quantile(0.5):
             self._add(seconds * 1.5)
+
+    def stopped(self, seconds: float) -> None:
+        """Take an attempt that was stopped after that many seconds, for whatever reason: the answer would have come later."""
+        if seconds >= 0.5 * self.quantile(0.25) and seconds > 0.0:
+            self._runs.append((seconds, False))
+            self._curve = None
+
+    def _lasting(self) -> tuple[list[float], list[float]]:
+        """Return times and the share of attempts that last longer than each (Kaplan and Meier's estimate).
+
+        One answer at once is added to what was seen: a model of which little is known is given the chance to show more.
+        """
+        curve = self._curve
+        if curve is None:
+            left = 1.0
+            times, shares = [], []
+            at_risk = len(self._runs) + 1
+            for seconds, answered in [(0.0, True), *sorted(self._runs, key=lambda run: (run[0], not run[1]))]:
+                if answered:
+                    left *= 1.0 - 1.0 / at_risk
+                    times.append(seconds)
+                    shares.append(left)
+                at_risk -= 1
+            curve = self._curve = (times, shares)
+            self._longest = max((run[0] for run in self._runs), default=0.0)
+        return curve
+
+    def hope(self, seconds: float) -> float:
+        """Return the chance of an answer within that time, attempts that were stopped included; 1 where nothing is known."""
+        if not self._runs:
+            return 1.0
+        times, shares = self._lasting()
+        if seconds > TAIL * self._longest:
+            return 1.0
+        index = bisect_right(times, seconds) - 1
+        return 1.0 - shares[index] if index >= 0 else 0.0
+
+    def remaining(self, elapsed: float) -> float:
+        """Return how much longer an attempt will probably (one in two) take that has lasted so long; infinity if unknown."""
+        times, shares = self._lasting()
+        index = bisect_right(times, elapsed) - 1
+        half = (shares[index] if index >= 0 else 1.0) / 2.0
+        for at in range(max(index, 0), len(times)):
+            if shares[at] <= half:
+                return max(times[at] - elapsed, 0.0) if times[at] > 0 else max(elapsed, 4.0)
+        return math.inf
 
     def quantile(self, share: float) -> float:
         """Return the time within which that share of the answers came; 0 without a sample."""

@@ -12,10 +12,11 @@ from typing import Any
 
 from llmbroker.catalog import LLMConfig
 from llmbroker.exchange import Request
-from llmbroker.health import HOUR, Health, Illness
+from llmbroker.health import HEALED, HOUR, RATE_LIMITED, Health, Illness
 from llmbroker.learning import Latency
 from llmbroker.limits import Cap
 from llmbroker.providers.base import Deployment
+from llmbroker.quotas import Quota
 
 UNKNOWN_NORMAL = 60.0
 """Seconds that a model of which nothing is known may need."""
@@ -24,13 +25,14 @@ UNKNOWN_NORMAL = 60.0
 class Key:
     """One credential at one provider, with what all its models share."""
 
-    __slots__ = ("cap", "health", "members", "running", "source")
+    __slots__ = ("cap", "health", "members", "quota", "running", "source")
 
     def __init__(self, source: str) -> None:
         self.source = source
         """Where it was found, never what it is."""
         self.members: list[Member] = []
         self.health = Health()
+        self.quota = Quota()
         self.cap = Cap()
         self.running = 0
 
@@ -68,30 +70,44 @@ class Member:
 class Lane:
     """A member with a key."""
 
-    __slots__ = ("deployment", "health", "key", "lacks", "member", "strikes", "too_long")
+    __slots__ = ("deployment", "health", "key", "lacks", "member", "quota", "strikes", "too_long")
 
     def __init__(self, member: Member, key: Key, deployment: Deployment) -> None:
         self.member = member
         self.key = key
         self.deployment = deployment
         self.health = Health()
+        self.quota = Quota()
         self.lacks: dict[str, float] = {}
         """Features that it was found to lack, and until when this is believed."""
         self.too_long = 0
         """The smallest request, in characters, that was too long for it; 0: none was."""
         self.strikes = 0
 
-    def free(self, now: float) -> bool:
+    def free(self, now: float, need: Need | None = None) -> bool:
         """Whether an attempt may begin now."""
         member, key = self.member, self.key
         parallel = member.config.parallel
+        if key.health.room is not None or self.health.room is not None:
+            self.let_in(now)
         return (
             (parallel is None or member.running < parallel)
             and key.cap.free(key.running)
             and member.health.free(now)
             and key.health.free(now)
             and self.health.free(now)
+            and not (self.metered and self.fits_at(now, need) > now)
         )
+
+    @property
+    def metered(self) -> bool:
+        """Whether anything is known about what its quota holds."""
+        return self.quota.known or self.key.quota.known
+
+    def fits_at(self, now: float, need: Need | None = None) -> float:
+        """Return when its quota has room for a request, as far as is known; ``now`` if at once."""
+        size = need.size() if need is not None else 0
+        return max(self.quota.opens(now, size), self.key.quota.opens(now, size))
 
     def ill(self, now: float) -> Health | None:
         """Return the illness that ends last, or None if it is well or only busy."""
@@ -100,6 +116,45 @@ class Lane:
             if health.room is not None and now < health.until and (worst is None or health.until > worst.until):
                 worst = health
         return worst
+
+    def admits_at(self) -> float | None:
+        """Return when the attempt that tries out a spent quota will have been let in; None: only its end tells.
+
+        A refusal comes quickly, an answer slowly: an attempt that has outlived the usual refusal was let in.
+        """
+        member = self.member.health
+        if member.room is not None:
+            return None
+        times = []
+        for health, quota in ((self.key.health, self.key.quota), (self.health, self.quota)):
+            if health.room is not None:
+                if health.illness is not RATE_LIMITED or not health.trials or health.trial_at < health.until:
+                    return None
+                times.append(health.trial_at + quota.no_takes)
+        return max(times) if times else None
+
+    def let_in(self, now: float) -> bool:
+        """Take notice of attempts that outlived the usual refusal: the quota is open again. True if one was found."""
+        found = False
+        for health, quota in ((self.key.health, self.key.quota), (self.health, self.quota)):
+            if health.room is not None and health.illness is RATE_LIMITED and health.trials:
+                if health.trial_at >= health.until and now >= health.trial_at + quota.no_takes:
+                    quota.admitted(health.trial_at)
+                    health.heal()
+                    found = True
+        return found
+
+    def answered(self, started: float) -> int:
+        """An attempt was let in and answered; return how many more may begin for that."""
+        more = self.member.health.succeed(started)
+        for health, quota in ((self.key.health, self.key.quota), (self.health, self.quota)):
+            quota.admitted(started)
+            if health.illness is RATE_LIMITED and started >= health.until:
+                health.heal()
+                more = max(more, HEALED)
+            else:
+                more = max(more, health.succeed(started))
+        return more
 
     def recovering(self) -> Illness | None:
         """Return what it recovers from, if this would be the first attempt after a rest."""
@@ -139,10 +194,13 @@ class Lane:
 class Lease:
     """A slot of a lane, held by one attempt."""
 
-    __slots__ = ("_trials", "lane", "released", "started")
+    __slots__ = ("_trials", "lane", "of_key", "of_lane", "released", "size", "started")
 
-    def __init__(self, lane: Lane, now: float) -> None:
+    def __init__(self, lane: Lane, now: float, need: Need | None = None) -> None:
         self.lane = lane
+        self.size = need.size() if need is not None and lane.metered else 0
+        self.of_lane = lane.quota.send(now, self.size)
+        self.of_key = lane.key.quota.send(now, self.size)
         self.started = now
         self.released = False
         member, key = lane.member, lane.key
@@ -153,6 +211,7 @@ class Lease:
             found = [h for h in (member.health, key.health, lane.health) if h.room is not None]
             for health in found:
                 health.trials += 1
+                health.trial_at = now
             self._trials = tuple((health, health.epoch) for health in found)
 
     def release(self) -> bool:

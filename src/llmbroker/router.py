@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from llmbroker.health import Dice, Illness, Verdict
-from llmbroker.learning import Beliefs
+from llmbroker.learning import Beliefs, Latency
 from llmbroker.pool import Lane, Member, Need
 
 Entry: TypeAlias = tuple[Member, Sequence[Lane]]
@@ -31,6 +31,12 @@ MISSED_COUNTS = 600.0
 """Seconds for which a missed budget sends calls with as little time elsewhere."""
 LIKELY = 0.2
 """A model that answers in time less often than this is asked only when nobody else is there."""
+VAIN = 0.1
+"""A model that answers in time less often than this is not asked while anybody else may still come back in time."""
+SURE = 0.8
+"""From this chance on the differences between the chances of models do not count: quality alone does."""
+SOON = 4.0
+"""Seconds for which a call holds out for a better model that comes back by then."""
 UNWATCHED = 15.0
 """Seconds that an attempt may take at least before it is cut, where it runs with nobody beside it."""
 FIRST_PATIENCE = 12.0
@@ -44,12 +50,14 @@ class Step(msgspec.Struct, frozen=True, gc=False):
         lane: what to run on.
         quality: the believed quality that it was ordered by.
         late: it will probably not answer in time.
+        hope: the chance that it answers in time.
         probe: the illness that it recovers from; this attempt tries it out. None: it is well.
     """
 
     lane: Lane
     quality: float
     late: bool = False
+    hope: float = 1.0
     probe: Illness | None = None
 
 
@@ -62,6 +70,9 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
         detail: what it lacks, or the provider's words.
         until: when that ends, on the scale of ``now``, or None.
         returns: whether it is worth waiting for.
+        value: believed quality times the chance that it answers in time, if it begins then.
+        usual: seconds in which half of its answers come; 0 if unknown.
+        surely: the moment was stated; otherwise it is an estimate.
     """
 
     name: str
@@ -69,6 +80,9 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
     detail: str = ""
     until: float | None = None
     returns: bool = False
+    value: float = 0.0
+    usual: float = 0.0
+    surely: bool = True
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -82,6 +96,29 @@ class Plan(msgspec.Struct, frozen=True):
         """When the first member that was passed over may be free by itself; None if only an answer or nothing frees one."""
         times = [p.until for p in self.passed if p.returns and p.until is not None]
         return min(times) if times else None
+
+    def hold(self, now: float) -> bool:
+        """Whether to wait for somebody better rather than to begin with the best that is free."""
+        if not self.steps:
+            return False
+        best = self.steps[0]
+        value = best.quality * best.hope
+        if best.hope < VAIN:
+            return any(p.returns and (p.value > value or not p.surely) for p in self.passed)
+        usual = best.lane.member.latency.quantile(0.5)
+        return any(
+            p.returns
+            and p.until is not None
+            and p.value > 1.3 * value
+            and p.until - now <= min(SOON, 0.25 * usual)
+            and p.until - now + p.usual < 0.7 * usual
+            for p in self.passed
+        )
+
+    @property
+    def sure(self) -> bool:
+        """Whether the moments at which members come back were stated by their providers."""
+        return all(p.surely for p in self.passed if p.returns)
 
     @property
     def wants(self) -> frozenset[str]:
@@ -135,22 +172,32 @@ def plan(
             passed.append(Passed(member.name, "disabled"))
             continue
         found = _look(member, lanes, need, now, tried, barred)
+        quality = beliefs.quality(member.name, member.config.weight, need.operation)
+        record = member.first if need.stream else member.latency
         if type(found) is Passed:
-            passed.append(found)
+            passed.append(_valued(found, quality, record, now, left) if found.returns else found)
             continue
         lane: Lane = found  # type: ignore[assignment]
-        quality = beliefs.quality(member.name, member.config.weight, need.operation)
-        late = _late(member, need.stream, left, now)
-        if late and again and _hopeless(member, need.stream, left):
+        hope = record.hope(left)
+        late = _late(record, left, now)
+        if late and again and _hopeless(record, left):
             passed.append(Passed(member.name, "too_slow", f"it never answered within {left:.1f} s"))
             continue
         well = lane.health.room is None and member.health.room is None and lane.key.health.room is None
-        step = Step(lane, quality, late, None if well else lane.recovering())
-        ranked.append((late, -round(quality * 100), 0.0, member.index, step))
+        step = Step(lane, quality, late, hope, None if well else lane.recovering())
+        value = quality if hope >= SURE else quality * hope
+        ranked.append((late, -round(value * 100), 0.0, member.index, step))
     if len(ranked) > 1:
         ranked = _by_lot(ranked, need.stream, dice)
         ranked.sort(key=_rank)
     return Plan(tuple(entry[4] for entry in ranked), tuple(passed))
+
+
+def _valued(passed: Passed, quality: float, record: Latency, now: float, left: float) -> Passed:
+    wait = max(0.0, passed.until - now) if passed.until is not None else 0.0
+    return msgspec.structs.replace(
+        passed, value=quality * record.hope(left - wait) if wait < left else 0.0, usual=record.quantile(0.5)
+    )
 
 
 def _rank(entry: tuple[bool, int, float, int, Step]) -> tuple[bool, int, float, int]:
@@ -172,36 +219,38 @@ def _look(
             why = Passed(member.name, "tried")
         elif (need.features or lane.lacks or lane.too_long or member.window) and (lack := lane.cannot(need, now)):
             why = Passed(member.name, "unable", lack)
-        elif id(lane) not in tried and lane.free(now):
+        elif id(lane) not in tried and lane.free(now, need):
             return lane
         else:
-            why = _why_not(lane, now, id(lane) in tried)
+            why = _why_not(lane, now, id(lane) in tried, need)
         if best is None or (why.returns and (not best.returns or (why.until or now) < (best.until or now))):
             best = why
     return best or Passed(member.name, "no_key", member.config.api_key_ref or "")
 
 
-def _why_not(lane: Lane, now: float, tried: bool) -> Passed:
+def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
     ill = lane.ill(now)
     if ill is not None and ill.illness is not None:
-        return Passed(lane.member.name, ill.illness.word, ill.detail, ill.until, ill.illness.queue)
+        return Passed(lane.member.name, ill.illness.word, ill.detail, ill.until, ill.illness.queue, surely=ill.stated)
     if tried:
         return Passed(lane.member.name, "tried", "", now, True)
     recovering = lane.recovering()
     if recovering is not None:
-        return Passed(lane.member.name, "busy", f"another call tries it out after {recovering.word}", None, True)
+        text = f"another call tries it out after {recovering.word}"
+        return Passed(lane.member.name, "busy", text, lane.admits_at(), True)
+    opens = lane.fits_at(now, need) if lane.metered else now
+    if opens > now:
+        return Passed(lane.member.name, "rate_limited", "its quota is used up as far as is known", opens, True, surely=False)
     return Passed(lane.member.name, "busy", "all its slots are taken", None, True)
 
 
-def _late(member: Member, stream: bool, left: float, now: float) -> bool:
-    record = member.first if stream else member.latency
+def _late(record: Latency, left: float, now: float) -> bool:
     if record.missed and left <= record.missed * 1.2 and now - record.missed_at < MISSED_COUNTS:
         return True
     return len(record) >= 5 and record.chance(left) < LIKELY
 
 
-def _hopeless(member: Member, stream: bool, left: float) -> bool:
-    record = member.first if stream else member.latency
+def _hopeless(record: Latency, left: float) -> bool:
     return len(record) >= 5 and left < 0.8 * record.quantile(0.0)
 
 

@@ -205,7 +205,7 @@ class Core:
             self.desk.drop(lease, now)
             self.journal.record(self.row_of(ask, row, "error", error=error, usage=usage))
             return
-        self.desk.cut(lease, now, lost=lost, usual=usual)
+        self.desk.cut(lease, now, lost=lost, usual=usual, stream=ask.need.stream)
         self.journal.record(self.row_of(ask, row, "superseded" if lost else "cancelled", usage=usage))
 
     # -- hints -----------------------------------------------------------------------------------------------------------

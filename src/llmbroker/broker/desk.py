@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from llmbroker.broker.replies import Ask
-from llmbroker.health import BROKEN, HANGING, Dice, Health, Verdict, judge
+from llmbroker.health import BROKEN, HANGING, RATE_LIMITED, Dice, Health, Verdict, judge
 from llmbroker.learning import Beliefs
 from llmbroker.limits import Credit, Queue, Waiter
 from llmbroker.pool import Lane, Lease, Member
-from llmbroker.router import Entry, Move, Plan, decide, plan
+from llmbroker.router import Entry, Move, Plan, Step, decide, plan
 
 LOST = 2
 """Races in a row that a model may lose after more than its usual time before it is taken to hang."""
@@ -36,7 +36,13 @@ class Desk:
     # -- taking slots ----------------------------------------------------------------------------------------------------
 
     def take(
-        self, entries: Sequence[Entry], ask: Ask, now: float, *, wake: Callable[[], Callable[[], None]] | None = None
+        self,
+        entries: Sequence[Entry],
+        ask: Ask,
+        now: float,
+        *,
+        wake: Callable[[], Callable[[], None]] | None = None,
+        fit: Callable[[Step], bool] | None = None,
     ) -> tuple[Plan, Lease | None]:
         """Take the best slot that is free; without one, and with ``wake``, put the call to sleep in the queue.
 
@@ -45,6 +51,7 @@ class Desk:
             ask: the call.
             now: the time.
             wake: makes the function that will wake this call.
+            fit: which steps may be taken; by default the best, unless somebody better is worth waiting for.
         """
         with self.lock:
             waiter = ask.waiter
@@ -55,7 +62,11 @@ class Desk:
                     waiter.offer = None
                     offered.running -= 1
             made = self._plan(entries, ask, now)
-            lease = Lease(made.steps[0].lane, now) if made.steps else None
+            if fit is not None:
+                step = next(filter(fit, made.steps), None)
+            else:
+                step = made.steps[0] if made.steps and not made.hold(now) else None
+            lease = Lease(step.lane, now, ask.need) if step is not None else None
             if lease is not None:
                 ask.tried.add(id(lease.lane))
                 if waiter is not None:
@@ -133,8 +144,8 @@ class Desk:
 
     # -- what came of it -------------------------------------------------------------------------------------------------
 
-    def answered(self, lease: Lease, now: float, first: float | None) -> None:
-        """A whole answer arrived; its slot is free. ``first``: seconds to its first piece, of a stream."""
+    def answered(self, lease: Lease, now: float, first: float | None, used: float | None = None) -> None:
+        """A whole answer arrived; its slot is free. ``first``: seconds to its first piece, of a stream; ``used``: its tokens."""
         lane, started = lease.lane, lease.started
         member = lane.member
         with self.lock:
@@ -142,9 +153,9 @@ class Desk:
                 member.latency.add(now - started)
             lane.strikes = 0
             member.lost = 0
-            more = 0
-            if member.health.room is not None or lane.key.health.room is not None or lane.health.room is not None:
-                more = max(health.succeed(started) for health in (member.health, lane.key.health, lane.health))
+            more = lane.answered(started)
+            lane.quota.settle(lease.of_lane, used, now)
+            lane.key.quota.settle(lease.of_key, used, now)
             lane.key.cap.answered()
             self._release(lease, now, more)
 
@@ -179,11 +190,25 @@ class Desk:
             return
         health = _health(lane, verdict)
         detail = str(getattr(error, "detail", None) or error)[:300]
+        if verdict.blame == "quota":
+            self._refused(lease, verdict, error, now, health, detail)
+            return
         health.fail(illness, now, lease.started, verdict.stated, self.dice, detail)
-        if verdict.blame == "quota" and getattr(error, "limit", None) == "concurrency" and lane.key.running > 1:
-            lane.key.cap.refused(lane.key.running - 1)
 
-    def cut(self, lease: Lease, now: float, *, lost: bool, usual: float) -> None:
+    def _refused(self, lease: Lease, verdict: Verdict, error: BaseException, now: float, health: Health, detail: str) -> None:
+        """A quota refused: rest until it opens, as far as that is stated or learnt."""
+        lane, key = lease.lane, lease.lane.key
+        if getattr(error, "limit", None) == "concurrency" and key.running > 1:
+            key.cap.refused(key.running - 1)
+        of_key = verdict.where == "key"
+        quota, reserved = (key.quota, lease.of_key) if of_key else (lane.quota, lease.of_lane)
+        at = quota.refused(lease.started, now, verdict.stated, detail, lease.size, reserved)
+        if at is None:
+            health.fail(verdict.illness or RATE_LIMITED, now, lease.started, verdict.stated, self.dice, detail)
+        else:
+            health.rest(verdict.illness or RATE_LIMITED, now, lease.started, at, detail)
+
+    def cut(self, lease: Lease, now: float, *, lost: bool, usual: float, stream: bool = False) -> None:
         """An attempt was stopped by us: it lost a race (``lost``) or its caller left. Nobody is punished for one of these.
 
         ``usual``: seconds within which an answer could be expected.
@@ -191,12 +216,16 @@ class Desk:
         lane, spent = lease.lane, now - lease.started
         member = lane.member
         with self.lock:
+            (member.first if stream else member.latency).stopped(spent)
             if lost and spent >= usual:
                 member.latency.cut(spent, now)
                 member.lost += 1
                 if member.lost >= LOST:
                     member.lost = 0
                     member.health.fail(HANGING, now, lease.started, None, self.dice, "no answer in its usual time")
+            if spent > lane.quota.no_takes:
+                lane.quota.admitted(lease.started)
+                lane.key.quota.admitted(lease.started)
             more = max(health.settle(lease.started) for health in (member.health, lane.key.health, lane.health))
             self._release(lease, now, more)
 

@@ -29,6 +29,8 @@ from llmbroker.io import Flow, Job
 from llmbroker.pool import Lane, Lease
 from llmbroker.router import GiveUp, Next, Passed, Plan, alone, patience
 
+BREATH = 0.02
+"""Seconds between two looks at the pool at least, where nothing was asked between them."""
 BESIDE = 3
 """Lanes that may run at once for one call that did not ask for more."""
 
@@ -64,7 +66,8 @@ async def whole(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcome:
         core.cut(ask, lease, row, error)
         raise
     won = core.claim(ask)
-    core.desk.answered(lease, port.now(), None)
+    usage = reply.usage
+    core.desk.answered(lease, port.now(), None, usage.total_tokens if usage is not None else None)
     await core.close_row(ask, row, "ok" if won else "superseded", reply=reply)
     if not won:
         return Outcome(lane)
@@ -106,13 +109,13 @@ async def _sleep(core: Core, ask: Ask, plan: Plan, now: float) -> None:
         raise nobody(core, ask, plan, plan.verdict)
     at = plan.next_at
     somebody_runs = any(passed.returns and passed.until is None for passed in plan.passed)
-    if now >= ask.queue_until or (not somebody_runs and at is not None and at > ask.queue_until):
+    if now >= ask.queue_until or (not somebody_runs and at is not None and at > ask.queue_until and plan.sure):
         tried = ask.attempts and now < ask.queue_until
         raise nobody(core, ask, plan, "failed" if tried else "timeout")
-    if at is not None and at <= now:
+    if at is not None and at <= now and ask.tried:
         ask.tried.clear()
         return
-    until = ask.queue_until if at is None else min(at, ask.queue_until)
+    until = ask.queue_until if at is None else min(max(at, now + BREATH), ask.queue_until)
     await core.sleep(ask, until - now)
     ask.tried.clear()
 

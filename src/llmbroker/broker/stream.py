@@ -81,7 +81,8 @@ class Opened:
         self._over = True
         reply = self._stream.reply
         assert reply is not None
-        core.desk.answered(self._lease, core.port.now(), 0.0)
+        usage = reply.usage
+        core.desk.answered(self._lease, core.port.now(), 0.0, usage.total_tokens if usage is not None else None)
         await core.close_row(ask, row, "ok", reply=reply)
         self.reply = pooled(reply, llm_name=self.lane.member.name, call_id=row.id, ask=ask, rate=core.rating(ask.scope))
 
