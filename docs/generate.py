@@ -179,6 +179,41 @@ def _params(params: object) -> str:
     return ", ".join(f'`{name}="{value}"`' for name, value in dict(params).items()) if params else ""  # type: ignore[call-overload]
 
 
+def commands() -> str:
+    """The commands of the command line, each with its line in the help."""
+    from llmbroker.faces.cli import COMMANDS
+
+    return table(["command", "what it does"], [[f"`llmbroker {name}`", words] for name, (_, words) in COMMANDS.items()])
+
+
+def command_help() -> str:
+    """What every command is for, and its options. Not argparse's own page: its form differs from Python to Python."""
+    from llmbroker.faces.cli import COMMANDS, parser_of
+
+    parts = []
+    for name in COMMANDS:
+        parser = parser_of(name)
+        rows = []
+        for action in parser._actions[1:]:
+            value = action.metavar or ("|".join(action.choices) if action.choices else "" if action.nargs == 0 else "N")
+            shown = ", ".join(action.option_strings) if action.option_strings else ""
+            words = " ".join((action.help or "").split())
+            rows.append(
+                [f"`{shown} {value}`".replace("` ", "`").replace(" `", "`") if shown or value else f"`{action.dest}`", words]
+            )
+        parts.append(
+            f"### {name}\n\n```text\n{(parser.description or '').strip()}\n```\n\n{table(['option', ''], rows) if rows else ''}"
+        )
+    return "\n\n".join(part.strip() for part in parts)
+
+
+def exit_codes() -> str:
+    """The exit codes and what they mean."""
+    from llmbroker.faces.cli.codes import MEANINGS
+
+    return table(["code", "meaning"], [[str(code), words] for code, words in MEANINGS.items()])
+
+
 def of_providers(name: str) -> Callable[[], str]:
     """Make a part of a table of ``provider_tables``."""
 
@@ -198,6 +233,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "illnesses": illnesses,
     "keys": keys,
     "names": names,
+    "command-help": command_help,
+    "commands": commands,
+    "exit-codes": exit_codes,
     "pool": pool,
     "rooms": rooms,
     "room-table": room_table,

@@ -1,6 +1,6 @@
 """A tool loop over the pool: the best free model whose key is in the environment, else the embedded model, answers.
 
-Run it with any key set (``llmbroker env`` lists them), or with none after ``pip install 'llmbroker[local]'``.
+Run it with any key set (``llmbroker env`` lists them), or with none after ``pip install xllamacpp``.
 """
 
 import llmbroker

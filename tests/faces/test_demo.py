@@ -20,7 +20,7 @@ def test_the_demo_works(model: str) -> None:
 def test_the_demo_says_how_to_get_what_is_missing() -> None:
     done = without_engine("demo")
     assert done.returncode == 1
-    assert b"pip install 'llmbroker[local]'" in done.stderr
+    assert b"pip install xllamacpp" in done.stderr
 
 
 def test_the_embedded_model_answers_where_there_is_no_key(model: str) -> None:

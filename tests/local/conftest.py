@@ -14,7 +14,7 @@ from llmbroker.transports import local, model_store
 @pytest.fixture(scope="session")
 def packaged_model() -> Path:
     """Return the model's file; skip, saying why, where it cannot be had."""
-    pytest.importorskip("xllamacpp", reason="the embedded engine is not installed: pip install 'llmbroker[local]'")
+    pytest.importorskip("xllamacpp", reason="the embedded engine is not installed: pip install xllamacpp")
     try:
         return model_store.model_path(model_store.DEFAULT.name)
     except model_store.ModelUnavailableError as error:

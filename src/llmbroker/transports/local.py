@@ -172,7 +172,7 @@ def _start(model: str) -> Any:
     except ImportError as error:
         raise _EngineError(
             f"The model {model} runs in this process, and the package for that is not installed ({error}): "
-            "pip install 'llmbroker[local]'",
+            "pip install xllamacpp (the extra llmbroker[local])",
             "local_extra_missing",
         ) from None
     try:

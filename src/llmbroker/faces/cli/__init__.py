@@ -2,9 +2,7 @@
 
 This file finds the command and loads its room, and only that: ``--help`` and ``calls`` start without the broker, a provider or
 an HTTP stack. What goes wrong becomes one line on stderr and an exit code; ``LLMBROKER_DEBUG=1`` shows the traceback too.
-
-Exit codes: 0 complete; 1 provider or pool failed; 2 usage; 3 no usable key; 4 budget or limit; 5 the answer is incomplete or
-invalid; 130 interrupted; 141 the reader of the output went away.
+The exit codes are in ``codes``.
 """
 
 from __future__ import annotations
@@ -14,10 +12,11 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from llmbroker.errors import LLMBrokerError
-from llmbroker.faces.cli.codes import FAILED, INTERRUPTED, PIPE_CLOSED, USAGE, NoKeyError, code_of
+from llmbroker.faces.cli.codes import FAILED, INTERRUPTED, NO_KEY, PIPE_CLOSED, USAGE, NoKeyError, code_of
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "ask": ("ask", "ask one question; the answer streams to stdout"),
@@ -58,9 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("llmbroker: interrupted.", file=sys.stderr)
         return INTERRUPTED
+    except NoKeyError as error:
+        _debug()
+        print(error, file=sys.stderr)
+        return NO_KEY
     except LLMBrokerError as error:
         _debug()
-        print(error if isinstance(error, NoKeyError) else f"llmbroker: {one_line(error)}", file=sys.stderr)
+        print(f"llmbroker: {one_line(error)}", file=sys.stderr)
         return code_of(error)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user who did not ask for one
         _debug()
@@ -92,11 +95,21 @@ def _silence_stdout() -> None:
 def _run(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if name in COMMANDS:
-        room = importlib.import_module(f"llmbroker.faces.cli.{COMMANDS[name][0]}")
-        parser = Parser(prog=f"llmbroker {name}", description=room.HELP[name], formatter_class=argparse.RawTextHelpFormatter)
-        getattr(room, f"{name}_arguments")(parser)
-        return int(getattr(room, name)(parser.parse_args(arguments[1:])))
+        given = parser_of(name).parse_args(arguments[1:])
+        return int(getattr(_room(name), name)(given))
     return _top(name)
+
+
+def _room(name: str) -> ModuleType:
+    return importlib.import_module(f"llmbroker.faces.cli.{COMMANDS[name][0]}")
+
+
+def parser_of(name: str) -> Parser:
+    """Return the parser of one command; only its own room is loaded."""
+    room = _room(name)
+    parser = Parser(prog=f"llmbroker {name}", description=room.HELP[name], formatter_class=argparse.RawTextHelpFormatter)
+    getattr(room, f"{name}_arguments")(parser)
+    return parser
 
 
 def _top(name: str) -> int:

@@ -28,7 +28,7 @@ HELP = {
 
 def ask_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("text", nargs="*", help="the question; - reads it from stdin")
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the question; - reads it from stdin")
     add_target_arguments(parser)
     parser.add_argument("-s", "--system", metavar="TEXT", help="the system message; @file reads it from a file")
     parser.add_argument("-f", "--file", action="append", default=[], metavar="PATH", help="a text file, added to the question")

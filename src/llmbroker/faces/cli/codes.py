@@ -17,10 +17,20 @@ from llmbroker.errors import (
     UnknownModelError,
 )
 
+MEANINGS = {
+    0: "the answer is complete",
+    1: "the provider or the pool failed",
+    2: "wrong usage, or a setting that cannot be used",
+    3: "no usable key",
+    4: "a budget or limit was reached",
+    5: "an answer came, but it is incomplete or invalid; it was printed as far as it came",
+    130: "interrupted; the journal has the row",
+    141: "the reader of the output went away",
+}
 FAILED, USAGE, NO_KEY, LIMIT, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 4, 5, 130, 141
 
 
-class NoKeyError(LLMBrokerError):
+class NoKeyError(Exception):
     """The whole message for a person without a key; it is printed as it is."""
 
 
@@ -28,7 +38,7 @@ def code_of(error: LLMBrokerError) -> int:
     """Return the exit code of an error."""
     if isinstance(error, NoLLMAvailableError):
         return {"no_keys": NO_KEY, "empty_pool": NO_KEY, "limit": LIMIT}.get(error.reason, FAILED)
-    if isinstance(error, (MissingKeyError, AuthError, NoKeyError)):
+    if isinstance(error, (MissingKeyError, AuthError)):
         return NO_KEY
     if isinstance(error, (ToolLoopLimitError, BillingError)):
         return LIMIT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 
 HELP = {
     "completion": "Print the completion script of a shell.\n\n"
@@ -26,14 +25,12 @@ def completion(arguments: argparse.Namespace) -> int:
 
 def _options() -> dict[str, list[tuple[str, str]]]:
     """Return each command's long options with their help."""
-    from llmbroker.faces.cli import COMMANDS
+    from llmbroker.faces.cli import COMMANDS, parser_of
 
     found: dict[str, list[tuple[str, str]]] = {}
-    for name, (room, _) in COMMANDS.items():
-        parser = argparse.ArgumentParser(add_help=True)
-        getattr(importlib.import_module(f"llmbroker.faces.cli.{room}"), f"{name}_arguments")(parser)
+    for name in COMMANDS:
         found[name] = []
-        for action in parser._actions:
+        for action in parser_of(name)._actions:
             words = (action.help or "").split("\n")[0].replace("'", "")
             if action.option_strings:
                 found[name].append((action.option_strings[-1], words))

@@ -15,7 +15,10 @@ from llmbroker.faces.cli.codes import FAILED
 from llmbroker.faces.cli.output import local_time, note, print_table, seconds, usage_line
 from llmbroker.transports.model_store import DEFAULT, ModelUnavailableError, is_ready, model_path
 
-HELP = {"demo": __doc__ or ""}
+HELP = {
+    "demo": "A model in this process answers a question with a tool, step by step: no key, no service.\n"
+    "The first run fetches the model (98 MB). The exit code says whether it worked."
+}
 QUESTION = "What is the weather in Paris?"
 TOOLS = [
     {
@@ -36,7 +39,7 @@ def get_weather(city: str) -> str:
 
 def demo_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--model", "-m", default=DEFAULT.name, help="the path of another .gguf file")
+    parser.add_argument("-m", "--model", metavar="PATH", default=DEFAULT.name, help="the path of another .gguf file")
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -76,7 +79,7 @@ def _prepared(model: str) -> bool:
 
     if importlib.util.find_spec("xllamacpp") is None:
         note("llmbroker: the demo runs a model in this process; the package for that is missing.")
-        note("Install it with: pip install 'llmbroker[local]'")
+        note("Install it with: pip install xllamacpp (the extra llmbroker[local])")
         return False
     if model == DEFAULT.name and not is_ready():
         note(f"Fetching the model once: {DEFAULT.title} ...")

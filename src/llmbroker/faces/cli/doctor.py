@@ -142,7 +142,7 @@ def _keys() -> Iterator[Check]:
 
 def _model() -> Iterator[Check]:
     if importlib.util.find_spec("xllamacpp") is None:
-        yield Check("embedded model", "note", "not installed: pip install 'llmbroker[local]'")
+        yield Check("embedded model", "note", "not installed: pip install xllamacpp (the extra llmbroker[local])")
         return
     version = importlib.metadata.version("xllamacpp")
     state = str(stored_path(DEFAULT)) if is_ready() else "will be fetched on first use"

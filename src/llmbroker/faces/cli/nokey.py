@@ -40,9 +40,7 @@ def no_key_text() -> str:
             f"Then: export {fastest.ref}=...   (or: llmbroker keys set {fastest.ref})",
         ]
     if importlib.util.find_spec("xllamacpp") is None:
-        lines.append(
-            "Without a key: pip install 'llmbroker[local]', then llmbroker demo, or ask again: a model in this process."
-        )
+        lines.append("Without a key: pip install xllamacpp (the extra llmbroker[local]), then llmbroker demo, or ask again.")
     else:
         lines.append("Without a key: llmbroker demo, or llmbroker ask -m local ...: a small model in this process answers.")
     return "\n".join(lines)
