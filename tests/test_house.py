@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
@@ -27,6 +28,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
+@functools.cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -88,6 +90,7 @@ def modules_of(node: ast.AST) -> list[str]:
     return [module for module in inner if source_of(module)] or [node.module]
 
 
+@functools.cache
 def source_of(module: str) -> Path | None:
     """Return the file of a module of ours, or None."""
     if module.split(".")[0] != "llmbroker":
