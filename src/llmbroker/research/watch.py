@@ -6,6 +6,7 @@ this process; the others belong to one call.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -84,7 +85,8 @@ def _opened(where: Any) -> Journal:
     key = name if name == ":memory:" else os.path.abspath(name)  # noqa: PTH100 - an address is no path
     with _lock:
         if key not in _journals:
-            _journals[key] = Journal(open_store(name))
+            _journals[key] = opened = Journal(open_store(name))
+            atexit.register(opened.close)
         return _journals[key]
 
 
