@@ -1,6 +1,7 @@
 """The ports: the only sockets, clocks and threads of the library.
 
-``BlockingIO`` serves synchronous callers, ``AsyncIO`` asyncio, ``Replay`` tests and simulations; each is loaded on first use.
+``BlockingIO`` serves synchronous callers, ``AsyncIO`` asyncio, ``Replay`` tests and simulations, ``HandedIO`` and
+``AsyncHandedIO`` an HTTP client of the caller's; each is loaded on first use.
 Nothing here knows a provider. Beside the ports stands the engine for models in this process (``local``).
 """
 
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llmbroker.transports.aio import AsyncIO
     from llmbroker.transports.blocking import BlockingIO
+    from llmbroker.transports.handed import AsyncHandedIO, HandedIO
     from llmbroker.transports.replay import Answer, Exchange, Replay, sse
 
-__all__ = ["Answer", "AsyncIO", "BlockingIO", "Exchange", "Replay", "sse"]
+__all__ = ["Answer", "AsyncHandedIO", "AsyncIO", "BlockingIO", "Exchange", "HandedIO", "Replay", "sse"]
 _FROM = {
     "AsyncIO": "aio",
     "BlockingIO": "blocking",
+    "HandedIO": "handed",
+    "AsyncHandedIO": "handed",
     "Answer": "replay",
     "Exchange": "replay",
     "Replay": "replay",
