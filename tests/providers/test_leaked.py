@@ -263,7 +263,10 @@ def test_ids_are_fresh_and_unique() -> None:
 
 def test_the_number_of_marks_around_a_call_is_bounded() -> None:
     text = PARIS
-    for name in ("tool_call", "tools", "function_call", "tool_call", "tools", "tool_call"):
+    for name in ("tool_call", "tools", "function_call", "tool_use"):
+        text = f"<{name}>{text}</{name}>"
+    assert found(text) == [("get_weather", {"city": "Paris"})]
+    for name in ("toolcall", "functioncall"):
         text = f"<{name}>{text}</{name}>"
     assert found(text) is None
 
