@@ -66,6 +66,7 @@ def test_every_module_says_which_room_it_is() -> None:
 # What may be imported inside a function, since it is slow to import or not on every machine, and few calls need it.
 # Everything else stands at the top, where a cycle shows.
 HEAVY_NAMES = """
+mimetypes narwhals polars
 aiohttp asyncio certifi concurrent cryptography ctypes cyclopts dbos difflib dotenv ensurepip fcntl genai_prices getpass
 hashlib html http importlib inspect ipaddress json_repair keyring logging mcp msvcrt multiprocessing opentelemetry pandas
 platformdirs psycopg pydantic readline rich secrets shutil signal socket sqlite3 ssl subprocess tempfile tomllib traceback

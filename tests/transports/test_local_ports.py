@@ -43,14 +43,18 @@ class Slow:
 @pytest.fixture
 def engine() -> Iterator[Slow]:
     slow = Slow()
-    made = local._Engine("slow")
+    made = local._Engine(MODEL)
     made._server = slow
-    local._engines["slow"] = made
+    before = local._engines.pop(MODEL, None)
+    local._engines[MODEL] = made
     yield slow
-    local._engines.pop("slow", None)
+    del local._engines[MODEL]
+    if before is not None:
+        local._engines[MODEL] = before
 
 
-REQUEST = HTTPRequest("local:slow", {}, b'{"model": "slow", "messages": []}')
+MODEL = next(iter(local.MODELS))  # a known name: it needs no file
+REQUEST = HTTPRequest(f"local:{MODEL}", {}, msgspec.json.encode({"model": MODEL, "messages": []}))
 
 
 def test_a_whole_answer_comes(face: Face, engine: Slow) -> None:
