@@ -20,12 +20,14 @@ if TYPE_CHECKING:
         PooledStream,
         Snapshot,
     )
+    from llmbroker.budget import Budget
     from llmbroker.catalog import LLMConfig
     from llmbroker.client import AsyncDirectClient, AsyncStream, DirectClient, DirectResult, Stream
     from llmbroker.errors import (
         AuthError,
         BadRequestError,
         BillingError,
+        BudgetError,
         ConfigurationError,
         ConnectionFailedError,
         ContentFilterError,
@@ -53,7 +55,15 @@ if TYPE_CHECKING:
     )
     from llmbroker.exchange import Reply, Usage, fold
     from llmbroker.journal import Call, Stats
-    from llmbroker.loop import Transcript, arun_tool_loop, run_tool_loop
+    from llmbroker.loop import (
+        Compaction,
+        Paused,
+        Transcript,
+        arun_tool_loop,
+        astream_tool_loop,
+        run_tool_loop,
+        stream_tool_loop,
+    )
     from llmbroker.messages import repair, validate
     from llmbroker.research import (
         Agreement,
@@ -108,6 +118,7 @@ if TYPE_CHECKING:
         tokens,
         tool_calls,
     )
+    from llmbroker.tools import FunctionTool, ToolContext, tool
 
 __version__ = "0.1.0"
 
@@ -120,15 +131,19 @@ _ROOM_OF = {
     "AsyncStream": "client",
     "Attempt": "broker",
     "Broker": "broker",
+    "Budget": "budget",
     "Call": "journal",
+    "Compaction": "loop",
     "DirectClient": "client",
     "DirectResult": "client",
     "Embeddings": "research",
     "Estimate": "research",
+    "FunctionTool": "tools",
     "LLMConfig": "catalog",
     "LLMTool": "research",
     "ModelConfig": "research",
     "ModelState": "broker",
+    "Paused": "loop",
     "PooledReply": "broker",
     "PooledStream": "broker",
     "Reply": "exchange",
@@ -137,6 +152,7 @@ _ROOM_OF = {
     "Stats": "journal",
     "Stream": "client",
     "Tokens": "research",
+    "ToolContext": "tools",
     "Transcript": "loop",
     "Usage": "exchange",
     "Usages": "research",
@@ -152,6 +168,7 @@ _ROOM_OF = {
     "aget_batched_embeddings": "research",
     "allm_replicate": "research",
     "arun_tool_loop": "loop",
+    "astream_tool_loop": "loop",
     "build_factorial_experiments": "research",
     "call_llm": "research",
     "call_llm_broadcast": "research",
@@ -185,7 +202,9 @@ _ROOM_OF = {
     "repair": "messages",
     "report": "research",
     "run_tool_loop": "loop",
+    "stream_tool_loop": "loop",
     "tokens": "research",
+    "tool": "tools",
     "tool_calls": "research",
     "validate": "messages",
 }
@@ -201,7 +220,10 @@ __all__ = [
     "BadRequestError",
     "BillingError",
     "Broker",
+    "Budget",
+    "BudgetError",
     "Call",
+    "Compaction",
     "ConfigurationError",
     "ConnectionFailedError",
     "ContentFilterError",
@@ -210,6 +232,7 @@ __all__ = [
     "DirectResult",
     "Embeddings",
     "Estimate",
+    "FunctionTool",
     "InvalidProviderResponseError",
     "InvalidRequestError",
     "LLMBrokerError",
@@ -222,6 +245,7 @@ __all__ = [
     "ModelNotFoundError",
     "ModelState",
     "NoLLMAvailableError",
+    "Paused",
     "PermissionDeniedError",
     "PoolModelError",
     "PooledReply",
@@ -237,6 +261,7 @@ __all__ = [
     "Stream",
     "StreamInterruptedError",
     "Tokens",
+    "ToolContext",
     "ToolLimitError",
     "ToolLoopLimitError",
     "Transcript",
@@ -257,6 +282,7 @@ __all__ = [
     "aget_batched_embeddings",
     "allm_replicate",
     "arun_tool_loop",
+    "astream_tool_loop",
     "build_factorial_experiments",
     "call_llm",
     "call_llm_broadcast",
@@ -290,7 +316,9 @@ __all__ = [
     "repair",
     "report",
     "run_tool_loop",
+    "stream_tool_loop",
     "tokens",
+    "tool",
     "tool_calls",
     "validate",
 ]

@@ -1,7 +1,7 @@
 """Every exception of the library, one tree, split by who must act.
 
 * the caller: ``InvalidRequestError``, ``UnknownModelError``, ``PoolModelError``, ``MissingKeyError``,
-  ``ToolLoopLimitError``;
+  ``ToolLoopLimitError``, ``BudgetError``;
 * the holder of the key: ``AuthError``, ``BillingError``;
 * the provider, or time: ``RateLimitError``, ``ServerError``, ``ConnectionFailedError``, ``LLMTimeoutError``,
   ``InvalidProviderResponseError``, ``StreamInterruptedError``;
@@ -156,6 +156,19 @@ class ToolLimitError(LLMBrokerError):
     def __init__(self, message: str, *, limit: int | None = None, **facts: Any) -> None:
         super().__init__(message, **facts)
         self.limit = limit
+
+
+class BudgetError(LLMBrokerError):
+    """A limit of a ``Budget`` is reached. ``limit`` names it, ``spent`` says what was spent, ``reply`` is the last reply or None.
+
+    ``messages`` can be handed to the loop again, with a larger budget: it runs the open calls first and goes on.
+    """
+
+    def __init__(self, message: str, *, limit: str = "", reply: Any = None, spent: Any = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.limit = limit
+        self.reply = reply
+        self.spent = spent
 
 
 # -- the provider said no ------------------------------------------------------------------------------------------------

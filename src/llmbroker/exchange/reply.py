@@ -42,6 +42,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
         raw: the parsed body; for a stream the list of its parsed events.
         message: this turn as an assistant message, ready to be appended to the history.
         messages, tool_history, tool_loop: set by the tool loop, else None.
+        parsed: the value of the answer, where a form was asked for, else None.
     """
 
     text: str = ""
@@ -59,6 +60,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     messages: list[JSON] | None = None
     tool_history: Any = None
     tool_loop: Any = None
+    parsed: Any = None
 
     def __str__(self) -> str:
         """Return the text."""

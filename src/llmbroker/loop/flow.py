@@ -17,7 +17,6 @@ that it cannot be run later by mistake.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,10 +25,12 @@ import msgspec
 
 from llmbroker.errors import MalformedCallError, ToolLimitError, ToolLoopLimitError
 from llmbroker.exchange import Reply
-from llmbroker.io import gather
+from llmbroker.loop.approval import PauseLoop, PendingCall
+from llmbroker.loop.bounds import bounded_flow, may_go_on, prepared, spent, told
+from llmbroker.loop.execute import bind, ready_event, run_all
 from llmbroker.loop.run import JSON, Plan, Run, used_ids
 from llmbroker.messages import History
-from llmbroker.tools import Call, ToolRow, Turn, canonical, error_words, fit, read_arguments, read_turn, result_text
+from llmbroker.tools import Call, ToolRow, Turn, canonical, fit, read_arguments, read_turn
 
 MOST_MALFORMED = 3
 """Calls in a row that the provider could not read before the loop gives up."""
@@ -39,6 +40,8 @@ _log = logging.getLogger("llmbroker.loop")
 
 async def flow(run: Run) -> Any:
     """Run the loop to its end; return the final reply. Every exception that leaves carries what happened."""
+    if run.bounded or run.watch is not None:
+        return await bounded_flow(run, _open_calls, _step)
     try:
         await _open_calls(run)
         while run.step < run.max_steps:
@@ -47,6 +50,9 @@ async def flow(run: Run) -> Any:
             if done:
                 return run.finished(reply)
         raise AssertionError("the last step ends the loop")
+    except PauseLoop as pause:
+        run.stop = "paused"
+        return run.paused(pause.pending)
     except BaseException as error:
         run.leave(error)
         raise
@@ -64,6 +70,8 @@ async def _step(run: Run) -> tuple[Any, bool]:
         _correct(run, error.generation, error.detail or str(error))
         return None, False
     turn = read_turn(reply, run.used)
+    if run.bounded or run.watch is not None:
+        told(run, reply)
     run.own = isinstance(reply, Reply)
     run.tally.add(_member(reply, "usage"))
     if not run.keep_tool_choice:
@@ -76,6 +84,8 @@ async def _step(run: Run) -> tuple[Any, bool]:
         return reply, turn.finish in ("content_filter", "refusal") or (turn.finish == "error" and not turn.broken)
     if not turn.empty:
         run.history.append(turn.message)
+        if run.recorder is not None:
+            await run.recorder.replied(run)
     if not turn.goes_on:
         return reply, True
     if run.last:
@@ -89,8 +99,16 @@ async def _answer(run: Run, turn: Turn) -> None:
     Raises:
         ToolLoopLimitError: this was the last permitted step; what could have been run stays open.
     """
-    plans = [_plan(run, call, turn.not_run) for call in turn.calls]
+    plans = [_plan(run, call, turn.not_run or run.no_tools) for call in turn.calls]
     run.history.append(turn.written({plan.call.id: plan.written for plan in plans}))
+    if run.watch is not None:
+        for plan in plans:
+            run.watch.note(ready_event(run, plan))
+        await run.watch.flush()
+    if run.recorder is not None:
+        await run.recorder.replied(run)
+    if run.ledger is not None and run.ledger.budget.at_limit == "raise":
+        may_go_on(run)
     goes_on = turn.finish not in ("content_filter", "refusal", "error") or turn.broken
     if run.last and goes_on:
         _record(run, [plan for plan in plans if not plan.open])
@@ -129,6 +147,8 @@ async def _open_calls(run: Run) -> None:
 def _plan(run: Run, call: Call, not_run: str | None, *, reopened: bool = False) -> Plan:
     """Decide what becomes of a call."""
     tool = run.box.find(call.name)
+    if run.allowed is not None and tool is not None and tool.name not in run.allowed:
+        tool = None
     read = read_arguments(call.arguments, tool.schema if tool else None)
     plan = Plan(call, written=read.text or "", repaired=read.repaired)
     if reopened and read.value is not None and list(read.value) == ["_unreadable"]:
@@ -138,12 +158,14 @@ def _plan(run: Run, call: Call, not_run: str | None, *, reopened: bool = False) 
         _refuse(run, plan, f"Tool {call.name} failed: {not_run}", not_run)
     elif tool is None:
         plan.open = read.text is not None
-        _refuse(run, plan, run.box.unknown(call.name), "unknown tool")
+        _refuse(run, plan, run.box.unknown(call.name, run.allowed), "unknown tool")
     elif read.value is None:
         plan.open = read.text is not None
         _refuse(run, plan, f"Tool {call.name} failed: {read.problem}", read.problem or "")
     else:
         plan.tool, plan.arguments = tool, read.value
+        if tool.made is not None and (problem := bind(run, plan, tool.made)) is not None:
+            _refuse(run, plan, f"Tool {call.name} failed: {problem}", problem)
     return plan
 
 
@@ -156,17 +178,23 @@ async def _run_plans(run: Run, plans: list[Plan], reply: Any, known: Mapping[str
     """Run what is to be run, then write all results in the model's order, those of an interrupted turn included."""
     ready = [plan for plan in plans if plan.text is None]
     beyond: list[Plan] = []
+    waiting: list[PendingCall] = []
+    over: str | None = None
+    if ready and (run.box.functions or run.bounded):
+        ready, waiting, over = await prepared(run, ready)
     if run.tool_calls_left is not None:
         permitted = int(min(len(ready), run.tool_calls_left))
         run.tool_calls_left -= permitted
         ready, beyond = ready[:permitted], ready[permitted:]
     try:
         if ready:
-            for outcome in await gather(run.port, [_run_tool(run, plan) for plan in ready], run.max_concurrency):
-                if isinstance(outcome, BaseException):
-                    raise outcome
+            await run_all(run, ready)
     finally:
         repeated = _record(run, plans, known or {})
+    if waiting:
+        raise PauseLoop(waiting)
+    if over is not None:
+        raise spent(run, over)
     if beyond:
         raise _too_many(run, beyond[0])
     if repeated is not None:
@@ -187,25 +215,6 @@ def _too_many(run: Run, plan: Plan) -> ToolLimitError:
     )
 
 
-async def _run_tool(run: Run, plan: Plan) -> None:
-    tool, arguments = plan.tool, plan.arguments
-    assert tool is not None and arguments is not None
-    began = run.port.now()
-    try:
-        if "fn" in arguments or "self" in arguments:
-            value = await run.port.call(functools.partial(tool.run, **arguments))
-        else:
-            value = await run.port.call(tool.run, **arguments)
-        text, error = result_text(value, run.result_limit), None
-    except Exception as fault:  # the model reads what went wrong; that is the contract
-        _log.debug("the tool %s failed", plan.call.name, exc_info=True)
-        error = fit(error_words(fault), run.result_limit)
-        text = fit(f"Tool {plan.call.name} failed: {error_words(fault)}", run.result_limit)
-    plan.duration = run.port.now() - began
-    plan.error = error
-    plan.text = text
-
-
 def _record(run: Run, plans: Sequence[Plan], known: Mapping[str, JSON] = {}) -> str | None:
     """Write the results that are known into history and rows; return the name of a call that repeats too often."""
     too_often: str | None = None
@@ -217,7 +226,7 @@ def _record(run: Run, plans: Sequence[Plan], known: Mapping[str, JSON] = {}) -> 
         if plan.text is None:
             continue
         text = plan.text
-        if run.max_repeats is not None:
+        if run.max_repeats is not None and not (plan.tool is not None and plan.tool.made and plan.tool.made.rules.polls):
             key = (plan.call.name, _same_arguments(plan), text)
             if key not in met:
                 met.add(key)
@@ -226,7 +235,7 @@ def _record(run: Run, plans: Sequence[Plan], known: Mapping[str, JSON] = {}) -> 
                 too_often = plan.call.name
             elif run.seen[key] > 1:
                 text += f"\n(This is the same result as before, for the same call: {run.seen[key]} times now.)"
-        message: JSON = {"role": "tool", "tool_call_id": plan.call.id, "content": text}
+        message: JSON = {"role": "tool", "tool_call_id": plan.call.id, "content": plan.content or text}
         if plan.error is not None and run.own:
             # A word of this library, for the dialects that have one for it; a foreign caller sends messages as they are.
             message["is_error"] = True

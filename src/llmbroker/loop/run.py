@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from llmbroker.budget import LEDGER, Budget, Ledger, Spent
 from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import Reply
 from llmbroker.io import Port
+from llmbroker.loop.approval import Approvals, Decision, Paused, PendingCall
+from llmbroker.loop.compaction import Compaction
+from llmbroker.loop.output import Output
+from llmbroker.loop.spans import tracer
+from llmbroker.loop.watch import Watch
 from llmbroker.messages import History
-from llmbroker.tools import DEFAULT_LIMIT, Call, Tally, Tool, Toolbox, ToolHistory, ToolLoop, checked_limit
+from llmbroker.tools import DEFAULT_LIMIT, Bound, Call, Tally, Tool, Toolbox, ToolHistory, ToolLoop, checked_limit
 
 JSON: TypeAlias = dict[str, Any]
 Ask: TypeAlias = "Callable[[Run], Awaitable[Any]]"
@@ -21,6 +27,38 @@ DEFAULT_STEPS = 8
 DEFAULT_CONCURRENCY = 8
 
 _log = logging.getLogger("llmbroker.loop")
+
+
+class StepInfo(msgspec.Struct, frozen=True):
+    """A loop between two steps, for ``stop_when`` and ``prepare_step``.
+
+    Attributes:
+        step: model calls so far; in ``prepare_step`` the one that comes now.
+        reply: the last reply, or None. messages: the conversation, not to be changed.
+        tool_history: one row a call so far. spent: what was spent, where there is a budget.
+    """
+
+    step: int
+    reply: Any
+    messages: Sequence[JSON]
+    tool_history: ToolHistory
+    spent: Spent | None = None
+
+
+class Recorder(Protocol):
+    """Who writes a run down while it runs; each method returns when what it was told is safe."""
+
+    async def replied(self, run: Run) -> None:
+        """The model's turn stands in the history."""
+
+    async def started(self, run: Run, plan: Plan) -> None:
+        """A call begins now."""
+
+    async def finished(self, run: Run, plan: Plan) -> None:
+        """A call has its result."""
+
+    def recall(self, run: Run, plan: Plan) -> bool:
+        """Give an open call the result that was written down, or say that it was interrupted; return whether it has one now."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,12 +74,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep_tool_choice: bool = False
     transcript: Any = None
     chat_parameters: JSON = {}
+    approve: Any = None
+    answers: Sequence[Decision] | None = None
+    budget: Budget | None = None
+    stop_when: Any = None
+    prepare_step: Any = None
+    output: Any = None
+    compaction: Any = None
+    recorder: Any = None
 
 
 class Plan(msgspec.Struct):
     """What becomes of one call: a function to run, or a result that is known without running anything.
 
-    ``text`` is the result once it is known; ``open`` says that the call may still be run later.
+    ``text`` is the result once it is known, ``content`` its parts where it is more than text; ``open`` says that the call may
+    still be run later, ``began`` that it was under way when an earlier run of the loop was killed.
     """
 
     call: Call
@@ -53,6 +100,9 @@ class Plan(msgspec.Struct):
     error: str | None = None
     duration: float | None = None
     open: bool = True
+    bound: Bound | None = None
+    began: bool = False
+    content: Any = None
 
 
 class Run:
@@ -63,7 +113,7 @@ class Run:
         self.port = port
         self.ask = ask
         self.box = Toolbox(options.tools, options.dispatch)
-        self.history = History(messages)
+        self.history = History(messages.messages if isinstance(messages, Paused) else messages)
         self.parameters: JSON = options.chat_parameters
         self.keep_tool_choice = bool(options.keep_tool_choice)
         self.max_steps = _whole(options.max_steps, "max_steps", 1)
@@ -77,10 +127,51 @@ class Run:
         self.tally = Tally()
         self.step = 0
         self.malformed = 0
+        self.awaited = False
         self.own = getattr(caller, "_io", None) is not None
         self.used = used_ids(self.history)
         self.seen: dict[tuple[str, str, str], int] = {}
+        self._further(options, messages)
         self.publish()
+
+    def _further(self, options: Options, messages: Any) -> None:
+        """Set what a plain loop does without."""
+        self.offered = self.box.declared
+        self.allowed: frozenset[str] | None = None
+        self.approvals = Approvals(options.approve, options.answers)
+        self.stop_when = _callables(options.stop_when, "stop_when")
+        self.prepare_step = options.prepare_step
+        self.output: Output | None = None if options.output is None else Output(options.output)
+        self.compaction: Compaction | None = options.compaction
+        self.recorder: Recorder | None = options.recorder
+        self.trace: Any = tracer()
+        self.watch: Watch | None = None
+        self.last_reply: Any = None
+        self.stop: str | None = None
+        self.no_tools: str | None = None
+        self.value: Any = None
+        self.compacted: list[str] = []
+        self.over = False
+        outer = LEDGER.get()
+        spent = messages.spent if isinstance(messages, Paused) else None
+        self.ledger: Ledger | None = None
+        if options.budget is not None or outer is not None:
+            self.ledger = Ledger(options.budget, outer, self.port.now(), spent)
+            if options.budget is not None and options.budget.steps is not None and self.max_steps == DEFAULT_STEPS:
+                self.max_steps = max(self.max_steps, options.budget.steps + 1)
+        self.deadline = self.ledger.deadline if self.ledger is not None else None
+        if isinstance(messages, Paused):
+            self.step = messages.step
+        self.bounded = bool(
+            self.ledger or self.stop_when or self.prepare_step or self.output or self.compaction or self.recorder or self.trace
+        )
+        """Whether a step has more to do than a plain one."""
+
+    @property
+    def info(self) -> StepInfo:
+        """The loop as hooks see it."""
+        spent = self.ledger.snapshot(self.port.now()) if self.ledger is not None else None
+        return StepInfo(self.step, self.last_reply, self.history, self.rows, spent)
 
     @property
     def last(self) -> bool:
@@ -93,7 +184,7 @@ class Run:
         Raises:
             InvalidRequestError: the transcript takes no attributes.
         """
-        facts = list(self.history), self.rows, self.tally.closed(len(self.rows))
+        facts = list(self.history), self.rows, self.tally.closed(len(self.rows), self.stop)
         if self.transcript is not None:
             try:
                 _receive(self.transcript, *facts)
@@ -106,13 +197,24 @@ class Run:
 
     def finished(self, reply: Any) -> Any:
         """Return the final reply: ours with all that happened, a foreign one as it is."""
+        self.over = True
         messages, rows, sums = self.publish()
         if isinstance(reply, Reply):
-            return msgspec.structs.replace(reply, messages=messages, tool_history=rows, tool_loop=sums)
+            made = msgspec.structs.replace(reply, messages=messages, tool_history=rows, tool_loop=sums)
+            return made if self.output is None else msgspec.structs.replace(made, parsed=self.value)
         return reply
+
+    def paused(self, pending: list[PendingCall]) -> Paused:
+        """Return the run as a value that waits for decisions."""
+        messages, _, _ = self.publish()
+        self.over = True
+        spent = self.ledger.snapshot(self.port.now()) if self.ledger is not None else None
+        run_id = getattr(self.recorder, "run_id", None)
+        return Paused(messages=messages, pending=pending, step=self.step, spent=spent, run_id=run_id)
 
     def leave(self, error: BaseException) -> None:
         """Let an exception that leaves carry what happened."""
+        self.over = True
         facts = self.publish()
         try:
             _receive(error, *facts)
@@ -138,3 +240,10 @@ def _whole(value: Any, argument: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidRequestError(f"{argument} is a whole number of at least {least}, not {value!r}.", argument=argument)
     return value
+
+
+def _callables(given: Any, argument: str) -> tuple[Callable[[StepInfo], Any], ...]:
+    found = () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    if not all(callable(one) for one in found):
+        raise InvalidRequestError(f"{argument} is a function of a StepInfo, or several.", argument=argument)
+    return found

@@ -63,6 +63,8 @@ class ToolLoop(msgspec.Struct, frozen=True):
         reasoning: output tokens that were reasoning.
         cached: input tokens that were read from a cache.
         cost: US dollars of the calls whose price is known; None if none is, or where the caller keeps no prices.
+        stop: what ended the loop before the model did: ``stop_when``, ``budget`` (see ``Budget.at_limit``) or ``paused``; else
+            None.
     """
 
     model_calls: int = 0
@@ -73,6 +75,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
     reasoning: int | None = None
     cached: int | None = None
     cost: float | None = None
+    stop: str | None = None
 
 
 class Transcript:
@@ -119,9 +122,9 @@ class Tally:
         self.reasoning = _sum(self.reasoning, _tokens(usage, "reasoning_tokens"))
         self.cached = _sum(self.cached, _tokens(usage, "cached_input_tokens"))
 
-    def closed(self, rows: int) -> ToolLoop:
+    def closed(self, rows: int, stop: str | None = None, cost: float | None = None) -> ToolLoop:
         """Return the sums."""
-        return ToolLoop(self.calls, self.sent, self.rec, rows, self.unknown, self.reasoning, self.cached)
+        return ToolLoop(self.calls, self.sent, self.rec, rows, self.unknown, self.reasoning, self.cached, cost, stop)
 
 
 def _sum(known: int | None, new: int | None) -> int | None:

@@ -10,22 +10,27 @@ import msgspec
 from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import ToolSet, tool_set
 from llmbroker.messages import wire_name
+from llmbroker.tools.functions import FunctionTool, made_tools
 from llmbroker.tools.schema import listed, nearest
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """Something that can be called: its name, the function, the schema of its arguments (None if none was declared)."""
+    """Something that can be called: its name, the function, the schema of its arguments (None if none was declared).
+
+    ``made`` is the tool's own description where it was made of a function, with its rules; None for ``dispatch``.
+    """
 
     name: str
     run: Callable[..., Any]
     schema: Mapping[str, Any] | None
+    made: FunctionTool | None = None
 
 
 class Toolbox:
     """The declared tools and the functions behind them.
 
     Args:
-        tools: declarations in OpenAI's shape, or None.
+        tools: declarations in OpenAI's shape, or functions, or None.
         dispatch: functions by name, or None.
 
     Raises:
@@ -33,6 +38,7 @@ class Toolbox:
     """
 
     def __init__(self, tools: Sequence[Any] | None, dispatch: Mapping[str, Any] | None) -> None:
+        tools, functions = made_tools(tools)
         self.declared: ToolSet | None = tool_set(tools)
         specs = self.declared.by_name if self.declared else {}
         if dispatch is not None and not isinstance(dispatch, Mapping):
@@ -47,8 +53,13 @@ class Toolbox:
                 raise InvalidRequestError(
                     f"The tool {name!r} cannot be called: it is {type(function).__name__}.", argument=f"dispatch[{name!r}]"
                 )
+            if name in functions:
+                raise InvalidRequestError(f"The tool {name!r} is a function of tools= already.", argument=f"dispatch[{name!r}]")
             spec = specs.get(name)
             self._tools[name] = Tool(name, function, spec.parameters if spec else None)
+        for name, made in functions.items():
+            self._tools[name] = Tool(name, made.fn, made.schema, made)
+        self.functions = functions
         self._by_wire: dict[str, str | None] = {}
         for name in self._tools:
             sent = wire_name(name)
@@ -62,9 +73,9 @@ class Toolbox:
             found = self._tools.get(original)
         return found
 
-    def unknown(self, name: str) -> str:
-        """Return what the model is told about a name that no tool has."""
-        known = list(self._tools)
+    def unknown(self, name: str, allowed: frozenset[str] | None = None) -> str:
+        """Return what the model is told about a name that no tool has, or none of those that are ``allowed`` now."""
+        known = [known for known in self._tools if allowed is None or known in allowed]
         lines = [f"Unknown tool {name if len(name) <= 200 else name[:200] + '...'}"]
         near = nearest(name, known)
         if near:

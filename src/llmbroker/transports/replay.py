@@ -255,6 +255,11 @@ class Replay:
             self._clock.lend(False)
             loop.close()
 
+    @property
+    def jobs_end_with_drive(self) -> bool:
+        """Whether a job ends with the ``drive`` that started it; under asyncio it lives as long as its loop."""
+        return self._clock.task() is not None
+
     def start(self, flow: io.Flow[T]) -> io.Job[T]:
         """Run a flow beside this one."""
         if self._clock.task() is not None:

@@ -1,0 +1,156 @@
+"""Calls that wait for somebody: for a yes, or for a result from elsewhere; and the run that waits, as a value.
+
+A decision is bound to one call by a hash over its id, its name and its arguments: it survives a restart and fits no other call.
+Decisions come from the program alone (``answers=``), never out of a history. When a run goes on, its open calls are read and
+checked again like new ones; only then does a decision count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from llmbroker.budget import Spent
+from llmbroker.errors import InvalidRequestError
+from llmbroker.tools import canonical
+
+JSON: TypeAlias = dict[str, Any]
+Verdict: TypeAlias = Literal["approved", "rejected", "result"]
+
+
+def fingerprint(identity: str, name: str, arguments: JSON) -> str:
+    """Return the hash that binds a decision to a call."""
+    return hashlib.sha256(canonical([identity, name, arguments]).encode("utf-8", "replace")).hexdigest()
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What was decided about one call. ``text`` is the reason of a rejection, or the result of a tool that ran elsewhere."""
+
+    id: str
+    hash: str
+    verdict: Verdict
+    text: str = ""
+
+
+class PendingCall(msgspec.Struct, frozen=True):
+    """A call that waits. ``kind``: ``approval`` (a yes or no) or ``external`` (its result)."""
+
+    id: str
+    name: str
+    arguments: JSON
+    hash: str
+    kind: Literal["approval", "external"] = "approval"
+
+    def approve(self) -> Decision:
+        """Let it run."""
+        return Decision(self.id, self.hash, "approved")
+
+    def reject(self, reason: str = "") -> Decision:
+        """Do not let it run; the model reads the reason."""
+        return Decision(self.id, self.hash, "rejected", reason)
+
+    def result(self, text: Any) -> Decision:
+        """Give its result: text, or a value that is sent as JSON."""
+        return Decision(self.id, self.hash, "result", text if isinstance(text, str) else msgspec.json.encode(text).decode())
+
+
+class Paused(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that waits for decisions; hand it to the loop in place of messages, with ``answers=``, to go on.
+
+    Attributes:
+        messages: the conversation; the calls that wait are open in it.
+        pending: the calls that wait, all of them.
+        step: model calls so far. spent: what was spent of the budget, or None.
+        text: "", so that it can be told from an answer like one.
+        run_id: of a durable run, else None.
+    """
+
+    messages: list[JSON]
+    pending: list[PendingCall]
+    step: int = 0
+    spent: Spent | None = None
+    text: str = ""
+    run_id: str | None = None
+
+    def to_json(self) -> str:
+        """Return it as JSON text, to be kept anywhere."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Paused:
+        """Return it again.
+
+        Raises:
+            InvalidRequestError: the text holds no paused run.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise InvalidRequestError(f"This is no paused run: {error}.", argument="messages") from None
+
+    def approve_all(self) -> list[Decision]:
+        """Return a yes for every call that waits for one."""
+        return [call.approve() for call in self.pending if call.kind == "approval"]
+
+
+class PauseLoop(BaseException):
+    """Leaves the flow where calls wait. Not an ``Exception``: it is no fault and reaches nobody."""
+
+    def __init__(self, pending: list[PendingCall]) -> None:
+        super().__init__()
+        self.pending = pending
+
+
+class Approvals:
+    """The decisions at hand, and who is asked for others.
+
+    Args:
+        approve: a function of a ``PendingCall`` that returns True, False, a reason to refuse, a ``Decision``, or None (pause);
+            or ``"pause"``; or None: nobody is asked, and calls that need a yes pause the run.
+        answers: decisions of earlier.
+
+    Raises:
+        InvalidRequestError: something is neither.
+    """
+
+    def __init__(self, approve: Any, answers: Sequence[Decision] | None) -> None:
+        if approve is not None and approve != "pause" and not callable(approve):
+            raise InvalidRequestError(f"approve is a function of a call, or 'pause', not {approve!r}.", argument="approve")
+        self.ask = approve if callable(approve) else None
+        self._given: dict[str, Decision] = {}
+        for answer in answers or ():
+            if not isinstance(answer, Decision):
+                raise InvalidRequestError(
+                    f"answers are decisions (paused.pending[0].approve()), not {type(answer).__name__}.", argument="answers"
+                )
+            if answer.id in self._given:
+                raise InvalidRequestError(f"Two answers are given for the call {answer.id!r}.", argument="answers")
+            self._given[answer.id] = answer
+
+    def known(self, call: PendingCall) -> Decision | None:
+        """Return the decision about exactly this call, or None."""
+        found = self._given.get(call.id)
+        return found if found is not None and found.hash == call.hash else None
+
+
+def decision_of(said: Any, call: PendingCall) -> Decision | None:
+    """Return what a function said about a call as a decision; None: it wants to wait.
+
+    Raises:
+        InvalidRequestError: it said something else.
+    """
+    if said is None:
+        return None
+    if isinstance(said, bool):
+        return call.approve() if said else call.reject()
+    if isinstance(said, str):
+        return call.reject(said)
+    if isinstance(said, Decision):
+        return said if (said.id, said.hash) == (call.id, call.hash) else None
+    raise InvalidRequestError(
+        f"approve returned {type(said).__name__}: it returns True, False, a reason to refuse, or None to wait.",
+        argument="approve",
+    )
