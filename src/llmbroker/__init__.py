@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from llmbroker.budget import Budget
     from llmbroker.catalog import LLMConfig
     from llmbroker.client import AsyncDirectClient, AsyncStream, DirectClient, DirectResult, Stream
+    from llmbroker.conversation import Conversation
     from llmbroker.errors import (
         AuthError,
         BadRequestError,
@@ -134,6 +135,7 @@ _ROOM_OF = {
     "Budget": "budget",
     "Call": "journal",
     "Compaction": "loop",
+    "Conversation": "conversation",
     "DirectClient": "client",
     "DirectResult": "client",
     "Embeddings": "research",
@@ -228,6 +230,7 @@ __all__ = [
     "ConnectionFailedError",
     "ContentFilterError",
     "ContextWindowError",
+    "Conversation",
     "DirectClient",
     "DirectResult",
     "Embeddings",
