@@ -11,6 +11,7 @@ from llmbroker.io import Port
 from llmbroker.research.calls import checked_target
 from llmbroker.research.config import ModelConfig
 from llmbroker.research.frames import Rows, read_rows
+from llmbroker.research.outcome import BASE
 from llmbroker.research.prompts import is_conversation
 from llmbroker.research.rows import Prepared, _options, arun, run
 
@@ -57,7 +58,8 @@ async def acall_llm_broadcast(config: Any, messages: Any, *, io: Port | None = N
 def _sweep(config: ModelConfig, name: str, values: Sequence[Any], messages: Any, options: dict[str, Any]) -> Prepared:
     if not isinstance(config, ModelConfig):
         raise InvalidRequestError("A sweep needs a config: a broker's parameters are not swept.", argument="config")
-    rows = Rows({name: value, "config": config.replace(**{name: value}), "messages": messages} for value in values)
+    column = f"swept_{name}" if name in BASE else name
+    rows = Rows({column: value, "config": config.replace(**{name: value}), "messages": messages} for value in values)
     return Prepared(rows, None, "messages" if rows else None, options.pop("system", None), _options(options))
 
 
@@ -68,7 +70,8 @@ def call_llm_sweep(
 
     Args:
         config: the config whose parameter is changed.
-        name: a parameter (``temperature``), or ``model`` or ``provider``, which really change who is asked.
+        name: a parameter (``temperature``), or ``model`` or ``provider``, which really change who is asked (their column
+            is ``swept_model``, as the results have a column ``model`` already).
         values: its values.
         messages: the question.
         io: another port.

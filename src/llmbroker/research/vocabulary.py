@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from llmbroker.errors import InvalidRequestError, LLMBrokerError
 from llmbroker.exchange import make_request
 from llmbroker.providers.base import Deployment
@@ -81,18 +83,38 @@ def body_of(deployment: Deployment, params: Mapping[str, Any]) -> bytes | None:
 
 
 def without_effect(deployment: Deployment, params: Mapping[str, Any]) -> list[str]:
-    """Return the parameters that change nothing in what is sent: neither their absence nor another value would show."""
+    """Return the parameters that change nothing in what is sent: neither their absence nor another value would show.
+
+    What another parameter implies (``logprobs`` where ``top_logprobs`` stands) is sent all the same and does not count.
+    """
     if deployment.verbatim or not params:
         return []
-    whole = body_of(deployment, params)
-    if whole is None:
+    whole, bare = body_of(deployment, params), body_of(deployment, {})
+    if whole is None or bare is None:
         return []
     out = []
     for name, value in params.items():
         rest = {key: item for key, item in params.items() if key != name}
-        if body_of(deployment, rest) == whole and body_of(deployment, {**rest, name: _other(value)}) == whole:
+        if body_of(deployment, rest) != whole or body_of(deployment, {**rest, name: _other(value)}) != whole:
+            continue
+        alone = _leaves(body_of(deployment, {name: value}) or b"{}") - _leaves(bare)
+        if not alone or not alone <= _leaves(whole):
             out.append(name)
     return out
+
+
+def _leaves(body: bytes) -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+
+    def walk(value: Any, path: str) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(inner, f"{path}/{key}")
+        else:
+            found.add((path, repr(value)))
+
+    walk(msgspec.json.decode(body), "")
+    return found
 
 
 def _other(value: Any) -> Any:
