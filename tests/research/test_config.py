@@ -172,13 +172,18 @@ def test_a_number_that_is_none_is_refused(name: str, value: Any) -> None:
     [
         ("openai", "gpt-4o-mini", {"top_k": 5, "temperature": 1}, ("top_k",)),
         ("openai", "gpt-4o-mini", {"thinking_budget": 500, "include_thoughts": True}, ("thinking_budget", "include_thoughts")),
-        ("anthropic", "claude-haiku-4-5", {"seed": 3, "frequency_penalty": 0.5, "max_tokens": 32_000}, ("seed", "frequency_penalty")),
+        (
+            "anthropic",
+            "claude-haiku-4-5",
+            {"seed": 3, "frequency_penalty": 0.5, "max_tokens": 32_000},
+            ("seed", "frequency_penalty"),
+        ),
         ("gemini", "gemini-2.5-flash", {"repetition_penalty": 1.2, "top_k": 3}, ("repetition_penalty",)),
         ("zhipu", "glm-4.5", {"presence_penalty": 0.5, "top_k": 3}, ("presence_penalty",)),
         ("alibaba", "qwen-plus", {"thinking_budget": 500}, ()),
         ("together", "m", {"top_k": 3, "repetition_penalty": 1.1}, ()),
     ],
-)  # fmt: skip
+)
 def test_what_a_model_cannot_take_is_left_out_with_one_note(
     provider: str, model: str, params: dict[str, Any], left_out: tuple[str, ...]
 ) -> None:
@@ -196,8 +201,10 @@ def test_no_change_keeps_everything_as_it_was_written(face: Face) -> None:
     config = llm_config("openai", "m", api_key=LITERAL, no_change=True, top_k=5, max_tokens=9, stop_sequences=["x"])
     face.call_llm(config, "hi")
     assert {name: sent(face)[name] for name in ("top_k", "max_tokens", "stop_sequences")} == {
-        "top_k": 5, "max_tokens": 9, "stop_sequences": ["x"],
-    }  # fmt: skip
+        "top_k": 5,
+        "max_tokens": 9,
+        "stop_sequences": ["x"],
+    }
     assert config.left_out == ()
 
 
@@ -226,8 +233,12 @@ def test_a_renamed_limit_is_learnt_once_for_all_configs_of_a_model(face: Face) -
     """A server that wants max_completion_tokens says so once; a sweep does not pay for it again."""
     from tests.research.conftest import refused
 
-    refusal = refused(400, "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-                      param="max_tokens", code="unsupported_parameter")  # fmt: skip
+    refusal = refused(
+        400,
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        param="max_tokens",
+        code="unsupported_parameter",
+    )
     face.answers(refusal, "a", "b")
     config = llm_config("lab", f"renamed-{face.name}", base_url="http://lab.example/v1", max_tokens=5)
     face.call_llm(config, "hi")

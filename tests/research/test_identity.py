@@ -52,13 +52,28 @@ def test_the_two_digests_that_llmr_pins_are_ours() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (100000, "100000"), (1e15, "1e+15"), (1e-5, "1e-05"), (0.1 + 0.2, "0.3"), (1 / 3, "0.333333333333333"), (2048.0, "2048"),
-        (-0.0, "0"), (float("inf"), '"Inf"'), (float("nan"), "null"), (True, "true"), (None, "null"), ([], "[]"), ({}, "{}"),
-        (123456.789012, "123456.789012"), (-2.5e-7, "-2.5e-07"), (1e100, "1e+100"),
-        ("é", '"é"'), ("</script>", '"<\\/script>"'), ("\x01\n\"", '"\\u0001\\n\\""'),
+        (100000, "100000"),
+        (1e15, "1e+15"),
+        (1e-5, "1e-05"),
+        (0.1 + 0.2, "0.3"),
+        (1 / 3, "0.333333333333333"),
+        (2048.0, "2048"),
+        (-0.0, "0"),
+        (float("inf"), '"Inf"'),
+        (float("nan"), "null"),
+        (True, "true"),
+        (None, "null"),
+        ([], "[]"),
+        ({}, "{}"),
+        (123456.789012, "123456.789012"),
+        (-2.5e-7, "-2.5e-07"),
+        (1e100, "1e+100"),
+        ("é", '"é"'),
+        ("</script>", '"<\\/script>"'),
+        ('\x01\n"', '"\\u0001\\n\\""'),
         ({"b": 1, "B": 2, "a": [1, {"z": None}]}, '{"B":2,"a":[1,{"z":null}],"b":1}'),
     ],
-)  # fmt: skip
+)
 def test_values_are_written_as_r_writes_them(value: Any, text: str) -> None:
     assert canonical(value) == text
 
@@ -109,19 +124,35 @@ def test_the_shape_of_the_messages_does_not_matter(messages: Any) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"api_key": "sk-another-key"}, {"base_url": "https://proxy.example/v1"}, {"timeout": 5}, {"cache": True},
-        {"headers": {"x-a": "b"}}, {"price": {"input": 1, "output": 1}}, {"top_p": None},
+        {"api_key": "sk-another-key"},
+        {"base_url": "https://proxy.example/v1"},
+        {"timeout": 5},
+        {"cache": True},
+        {"headers": {"x-a": "b"}},
+        {"price": {"input": 1, "output": 1}},
+        {"top_p": None},
     ],
-)  # fmt: skip
+)
 def test_key_address_and_transport_do_not_matter(more: Any) -> None:
     assert digest(**more) == PINNED
 
 
 @pytest.mark.parametrize(
     "more",
-    [{"temperature": 0.1}, {"temperature": 0.12345678}, {"top_p": 0.5}, {"max_tokens": 5}, {"seed": 3}, {"stop": "x"}, {"logprobs": True},
-     {"reasoning_effort": "low"}, {"model": "gpt-4o"}, {"provider": "groq"}, {"response_format": {"type": "json_object"}}],
-)  # fmt: skip
+    [
+        {"temperature": 0.1},
+        {"temperature": 0.12345678},
+        {"top_p": 0.5},
+        {"max_tokens": 5},
+        {"seed": 3},
+        {"stop": "x"},
+        {"logprobs": True},
+        {"reasoning_effort": "low"},
+        {"model": "gpt-4o"},
+        {"provider": "groq"},
+        {"response_format": {"type": "json_object"}},
+    ],
+)
 def test_every_parameter_that_the_model_sees_matters(more: Any) -> None:
     assert digest(**more) != PINNED
 
@@ -135,9 +166,10 @@ def test_arguments_of_tool_calls_and_roles_matter() -> None:
     def turn(arguments: str) -> Any:
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
         return [
-            {"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "1", "content": "y"},
-        ]  # fmt: skip
+        ]
 
     assert digest(turn('{"a":1}')) != digest(turn('{"a":2}'))
     assert digest([("user", "x"), ("assistant", "y")]) != digest([("user", "x"), ("user", "y")])
@@ -234,8 +266,11 @@ def test_every_attempt_is_a_line_failed_ones_and_streams_too(face: Face, config:
     face.call_llm_stream(config, HELLO, lambda piece: None)
     lines = llm_log_read(tmp_path / "log.jsonl")
     assert [(line["kind"], line["status"], line["attempt"]) for line in lines] == [
-        ("call", "error", 1), ("call", "error", 2), ("call", "ok", 3), ("stream", "ok", 1),
-    ]  # fmt: skip
+        ("call", "error", 1),
+        ("call", "error", 2),
+        ("call", "ok", 3),
+        ("stream", "ok", 1),
+    ]
     assert {line["request_hash"] for line in lines} == {PINNED}
     assert lines[0]["error"]["class"] == "ConnectionFailedError"
     assert lines[2]["usage"] == {"sent": 10, "rec": 5, "total": 15, "reasoning": None, "cached": None}

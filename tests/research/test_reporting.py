@@ -49,8 +49,10 @@ def test_a_price_table_of_ones_own_wins_and_cached_tokens_cost_what_it_says(stud
 def test_failures_are_listed_with_their_reason(study: Any) -> None:
     failed = llm_failures(study[0])
     assert [(row["row"], row["error_kind"], row["finish_reason"]) for row in failed] == [
-        (1, "parameter", None), (2, None, "length"), (3, "filter", "content_filter"),
-    ]  # fmt: skip
+        (1, "parameter", None),
+        (2, None, "length"),
+        (3, "filter", "content_filter"),
+    ]
     assert [row["row"] for row in llm_failures(study[2], include="truncated")] == [2]
     assert [row["row"] for row in llm_failures(study[0], include="failed")] == [1, 3]
 
@@ -60,10 +62,16 @@ def test_the_methods_paragraph_names_models_settings_failures_and_spend(study: A
     text = report(rows, config=config)
     assert text == report(file, config=config)
     for words in (
-        "gpt-4o-mini (served as gpt-4o-mini-2024-07-18) by openai", "2023-11-14", "temperature = 0.2, max_tokens = 50",
-        "Of 4 rows, 2 were answered and 2 failed", "1 parameter", "1 filter", "1 answers were cut", "120 and produced 75 tokens",
+        "gpt-4o-mini (served as gpt-4o-mini-2024-07-18) by openai",
+        "2023-11-14",
+        "temperature = 0.2, max_tokens = 50",
+        "Of 4 rows, 2 were answered and 2 failed",
+        "1 parameter",
+        "1 filter",
+        "1 answers were cut",
+        "120 and produced 75 tokens",
         "US$ 0.0001",
-    ):  # fmt: skip
+    ):
         assert words in text, words
 
 

@@ -22,10 +22,28 @@ from llmbroker.testing import Answer, made_reply, whole
 from llmbroker.wire import HTTPRequest
 
 ADDED = [
-    "response_text", "success", "finish_reason", "sent_tokens", "rec_tokens", "total_tokens", "reasoning_tokens",
-    "cached_tokens", "cost", "provider", "model", "model_version", "response_id", "duration", "created_at", "attempts",
-    "error_kind", "status_code", "error_code", "bad_param", "error_message",
-]  # fmt: skip
+    "response_text",
+    "success",
+    "finish_reason",
+    "sent_tokens",
+    "rec_tokens",
+    "total_tokens",
+    "reasoning_tokens",
+    "cached_tokens",
+    "cost",
+    "provider",
+    "model",
+    "model_version",
+    "response_id",
+    "duration",
+    "created_at",
+    "attempts",
+    "error_kind",
+    "status_code",
+    "error_code",
+    "bad_param",
+    "error_message",
+]
 
 
 def question(request: HTTPRequest) -> str:
@@ -168,13 +186,21 @@ def test_a_row_is_tried_again_after_what_time_mends(face: Face, lab: Any) -> Non
 @pytest.mark.parametrize(
     ("given", "config", "more"),
     [
-        ("text", True, {}), (3, True, {}), ([1], True, {}), ([{"prompt": "a"}], None, {}), ([{"config": 3, "prompt": "a"}], None, {}),
-        ([{"text": "a"}], True, {}), ([{"prompt": "a"}], 3, {}), ([{"prompt": "a"}], True, {"retry": "sometimes"}),
-        ([{"prompt": "a"}], True, {"max_workers": 0}), ([{"prompt": "a"}], True, {"max_cost": 0}),
-        ([{"prompt": "a"}], True, {"limits": {"rpm": 3}}), ([{"prompt": "a"}], True, {"limits": {"requests": -3}}),
+        ("text", True, {}),
+        (3, True, {}),
+        ([1], True, {}),
+        ([{"prompt": "a"}], None, {}),
+        ([{"config": 3, "prompt": "a"}], None, {}),
+        ([{"text": "a"}], True, {}),
+        ([{"prompt": "a"}], 3, {}),
+        ([{"prompt": "a"}], True, {"retry": "sometimes"}),
+        ([{"prompt": "a"}], True, {"max_workers": 0}),
+        ([{"prompt": "a"}], True, {"max_cost": 0}),
+        ([{"prompt": "a"}], True, {"limits": {"rpm": 3}}),
+        ([{"prompt": "a"}], True, {"limits": {"requests": -3}}),
         ([{"prompt": "a"}], True, {"tags": ["not a name"]}),
     ],
-)  # fmt: skip
+)
 def test_arguments_that_mean_nothing_are_refused_before_anything_is_sent(
     rows: Face, lab: Any, given: Any, config: Any, more: Any
 ) -> None:
@@ -191,7 +217,12 @@ def test_tags_become_columns_of_their_type(rows: Face, lab: Any) -> None:
 
 def test_a_form_becomes_columns(face: Face, lab: Any) -> None:
     face.answers('{"n": 3}', "three")
-    out = face.call_llm_par([{"prompt": "a"}, {"prompt": "b"}], lab, response_format={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, max_workers=1)  # fmt: skip
+    out = face.call_llm_par(
+        [{"prompt": "a"}, {"prompt": "b"}],
+        lab,
+        response_format={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+        max_workers=1,
+    )
     assert [row["structured_ok"] for row in out] == [True, False]
     assert out[0]["structured_data"] == {"n": 3} and "JSON" in out[1]["structured_error"]
 
@@ -384,7 +415,15 @@ def test_a_dry_run_tells_calls_tokens_and_cost_and_sends_nothing(rows: Face, lab
     rows.call_llm_par(given[:3], lab, run_file=tmp_path / "run.db")
     sent = len(rows.port.requests)
     told = rows.call_llm_par(given, lab, run_file=tmp_path / "run.db", dry_run=True)
-    assert told == Estimate(rows=10, answered=3, invalid=1, calls=6, input_tokens=6 * 108, output_tokens=30, cost=pytest.approx((6 * 108 + 60) / 1e6))  # fmt: skip
+    assert told == Estimate(
+        rows=10,
+        answered=3,
+        invalid=1,
+        calls=6,
+        input_tokens=6 * 108,
+        output_tokens=30,
+        cost=pytest.approx((6 * 108 + 60) / 1e6),
+    )
     assert "6 calls for 10 rows" in str(told) and len(rows.port.requests) == sent
 
 

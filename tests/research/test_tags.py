@@ -36,10 +36,15 @@ def test_a_thinking_tag_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("values", "made"),
     [
-        (["1", "2", None], [1, 2, None]), (["1", "2.5"], [1.0, 2.5]), (["true", "False"], [True, False]), (["5.10", "x"], ["5.10", "x"]),
-        (["true", "1"], ["true", "1"]), (["nan", "1"], ["nan", "1"]), ([None], [None]),
+        (["1", "2", None], [1, 2, None]),
+        (["1", "2.5"], [1.0, 2.5]),
+        (["true", "False"], [True, False]),
+        (["5.10", "x"], ["5.10", "x"]),
+        (["true", "1"], ["true", "1"]),
+        (["nan", "1"], ["nan", "1"]),
+        ([None], [None]),
     ],
-)  # fmt: skip
+)
 def test_a_column_is_typed_only_where_every_value_allows_it(values: Any, made: Any) -> None:
     assert typed(values) == made
 
