@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check fix tables docs slow live traffic soak kills walks bench import-bench bfcl bfcl-oracle lock changelog clean need-shared
+.PHONY: help demo check fix tables docs slow live traffic soak kills walks bench import-bench bfcl bfcl-oracle routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,9 @@ bfcl: $(VENV)/.bench-stamp need-shared ## function-calling tasks through the too
 
 bfcl-oracle: $(VENV)/.bench-stamp ## BFCL's accepted answers through the loop, in every dialect, whole, streamed, damaged
 	$(BIN)/python benchmarks/bfcl_oracle.py --corrupt
+
+routing: $(VENV)/.bench-stamp need-shared ## the broker in the routing simulator, beside peers and oracle
+	$(BIN)/python benchmarks/routing/run.py $(SHARED)
 
 lock: ## resolve requirements.lock anew, for every Python from 3.11 on
 	$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/python -m pip install --quiet uv
