@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from llmbroker.catalog import LLMConfig
     from llmbroker.client import AsyncDirectClient, AsyncStream, DirectClient, DirectResult, Stream
     from llmbroker.conversation import Conversation
+    from llmbroker.durable import Runs
     from llmbroker.errors import (
         AuthError,
         BadRequestError,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
         PoolModelError,
         ProviderError,
         RateLimitError,
+        RunBusyError,
+        RunLostError,
         ServerError,
         StoreError,
         StreamInterruptedError,
@@ -150,6 +153,7 @@ _ROOM_OF = {
     "PooledStream": "broker",
     "Reply": "exchange",
     "Response": "research",
+    "Runs": "durable",
     "Snapshot": "broker",
     "Stats": "journal",
     "Stream": "client",
@@ -257,6 +261,9 @@ __all__ = [
     "RateLimitError",
     "Reply",
     "Response",
+    "RunBusyError",
+    "RunLostError",
+    "Runs",
     "ServerError",
     "Snapshot",
     "Stats",

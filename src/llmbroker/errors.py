@@ -159,7 +159,7 @@ class ToolLimitError(LLMBrokerError):
 
 
 class BudgetError(LLMBrokerError):
-    """A limit of a ``Budget`` is reached. ``limit`` names it, ``spent`` says what was spent, ``reply`` is the last reply or None.
+    """A limit of a ``Budget`` is reached: ``limit`` names it, ``spent`` says what was spent, ``reply`` is the last reply.
 
     ``messages`` can be handed to the loop again, with a larger budget: it runs the open calls first and goes on.
     """
@@ -169,6 +169,14 @@ class BudgetError(LLMBrokerError):
         self.limit = limit
         self.reply = reply
         self.spent = spent
+
+
+class RunBusyError(LLMBrokerError):
+    """Another process is at work with this durable run."""
+
+
+class RunLostError(LLMBrokerError):
+    """Another process has taken this durable run over; this one must not go on with it."""
 
 
 # -- the provider said no ------------------------------------------------------------------------------------------------

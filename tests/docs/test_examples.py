@@ -77,6 +77,7 @@ SAYS = {
     "docs/loops.md:3": "Sum(total=42)",
     "docs/loops.md:4": "Paris\n3 5",
     "docs/budgets.md:1": "It is 20°C in Paris None",
+    "docs/durable.md:1": "It is 20°C in Paris [('weather-1', 'done')]",
     "docs/budgets.md:2": "May I? get_weather",
     "docs/ports.md:2": "Hello! after 22.5 seconds",
     "docs/ports.md:3": "cut after: It is 20°C",

@@ -69,7 +69,21 @@ _FIRST = (
     "CREATE TABLE llmbroker_state (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+_RUNS = (
+    """
+    CREATE TABLE llmbroker_runs (
+        id TEXT PRIMARY KEY, status TEXT NOT NULL, began REAL NOT NULL, changed REAL NOT NULL, owner TEXT NOT NULL, result BLOB
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE llmbroker_run_notes (
+        run_id TEXT NOT NULL, seq INTEGER NOT NULL, kind TEXT NOT NULL, call_id TEXT NOT NULL, value BLOB NOT NULL,
+        PRIMARY KEY (run_id, seq)
+    ) WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _RUNS)
 """Step n brings version n - 1 to version n."""
 
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS llmbroker_schema (version INTEGER NOT NULL)"

@@ -177,7 +177,7 @@ async def _compact(run: Run) -> None:
     if run.watch is not None:
         run.watch.note(Compacted(before, run.history.characters, change.how))
         await run.watch.flush()
-    run.compacted.append(change.how)
+    run.shortened = True
 
 
 async def _in_form(run: Run, reply: Any, step: Step) -> Any:

@@ -6,6 +6,7 @@ text holds a value of the form, it is the answer; else one more request, without
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -75,8 +76,6 @@ class Output:
 
     def request(self, problem: str | None) -> str:
         """Return what the model is told."""
-        import json
-
         why = f"Your answer does not have the form that is wanted: {problem[:1000]}\n" if problem else ""
         return (
             f"{why}Give your final answer as one JSON value that fits this schema, and nothing else:\n{json.dumps(self.schema)}"

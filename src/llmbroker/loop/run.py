@@ -150,7 +150,7 @@ class Run:
         self.stop: str | None = None
         self.no_tools: str | None = None
         self.value: Any = None
-        self.compacted: list[str] = []
+        self.shortened = False
         self.over = False
         outer = LEDGER.get()
         spent = messages.spent if isinstance(messages, Paused) else None

@@ -1,0 +1,5 @@
+"""Runs that survive: in one process on the journal's SQLite file (``runs``), over many machines on PostgreSQL (``queue``)."""
+
+from llmbroker.durable.runs import Runs, RunState
+
+__all__ = ["RunState", "Runs"]

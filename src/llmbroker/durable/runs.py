@@ -1,0 +1,301 @@
+"""Tool loops that survive the death of their process: everything is written down before the next thing begins.
+
+Theory of operation
+-------------------
+A run has a name. Its loop writes three kinds of notes: the messages, when a turn of the model is in the history; a mark before
+a tool begins; its result when it ended. A run that was killed is begun again under its name, in any process: the messages are
+read, finished calls get their results from the notes and are not repeated, and the loop goes on with what is open. A call that
+was under way at the moment of death runs again only if its tool is ``safe_to_repeat``; else the model is told that nobody knows
+whether it was done. A model call that was under way is made again: its answer was seen by nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from llmbroker.budget import Spent
+from llmbroker.errors import ConfigurationError, InvalidRequestError, UnknownCallError
+from llmbroker.exchange import FinishReason, Reply, Usage
+from llmbroker.journal import open_store
+from llmbroker.journal.runs import Note, RunRow, RunStore
+from llmbroker.journal.sqlite import SQLiteStore
+from llmbroker.loop.approval import Paused
+from llmbroker.loop.faces import arun_tool_loop, run_tool_loop
+from llmbroker.loop.run import DEFAULT_STEPS, Plan, Run
+from llmbroker.messages import History
+from llmbroker.tools import ToolHistory, ToolLoop, ToolRow
+
+JSON: TypeAlias = dict[str, Any]
+
+
+class _Turn(msgspec.Struct):
+    """A note of messages: those since the note before; ``whole``: all of them, in place of those before."""
+
+    messages: list[JSON]
+    step: int = 0
+    spent: Spent | None = None
+    whole: bool = False
+
+
+class _Result(msgspec.Struct):
+    text: str
+    content: Any = None
+    error: str | None = None
+    duration: float | None = None
+    row: JSON = {}
+
+
+class _Done(msgspec.Struct):
+    """How a run ended."""
+
+    text: str = ""
+    finish_reason: FinishReason = "unknown"
+    model: str | None = None
+    usage: Usage | None = None
+    parsed: Any = None
+    rows: list[JSON] = []
+    sums: ToolLoop = ToolLoop()
+    paused: Paused | None = None
+    error: str | None = None
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable run as it stands.
+
+    Attributes:
+        id, status: its name; ``running``, ``paused``, ``failed`` or ``done``.
+        began, changed: seconds since 1970.
+        messages: the conversation as far as it was written down. step: model calls so far.
+        reply: of a run that is done. paused: of one that waits for decisions. error: of one that failed.
+    """
+
+    id: str
+    status: str
+    began: float
+    changed: float
+    messages: list[JSON]
+    step: int
+    reply: Reply | None = None
+    paused: Paused | None = None
+    error: str | None = None
+
+
+class _Recorder:
+    """Writes one run down."""
+
+    def __init__(self, store: RunStore, run_id: str, clock: Callable[[], float]) -> None:
+        self.run_id = run_id
+        self._store = store
+        self._clock = clock
+        self.owner, self.row, notes = store.claim(run_id, clock())
+        self._seq = max((note.seq for note in notes), default=0)
+        self.messages, self.step, self.spent = _messages(notes)
+        self._written = len(self.messages)
+        self._started = {note.call_id for note in notes if note.kind == "started"}
+        self.results = {n.call_id: msgspec.json.decode(n.value, type=_Result) for n in notes if n.kind == "result"}
+
+    def begin(self, messages: Any) -> None:
+        """Write the question of a new run."""
+        self.messages = list(History(messages))
+        self._note("messages", "", _Turn(self.messages))
+        self._written = len(self.messages)
+
+    def _note(self, kind: str, call_id: str, value: Any) -> None:
+        self._seq += 1
+        note = Note(self._seq, kind, call_id, msgspec.json.encode(value))
+        self._store.write(self.run_id, self.owner, self._clock(), [note])
+
+    async def replied(self, run: Run) -> None:
+        """Write the messages since the last turn."""
+        spent = run.ledger.snapshot(run.port.now()) if run.ledger is not None else None
+        whole = run.shortened or len(run.history) < self._written
+        run.shortened = False
+        new = list(run.history) if whole else run.history[self._written :]
+        await self._write(run, "messages", "", _Turn(new, run.step, spent, whole))
+        self._written = len(run.history)
+
+    async def started(self, run: Run, plan: Plan) -> None:
+        """Write that a call begins."""
+        await self._write(run, "started", plan.call.id, None)
+
+    async def finished(self, run: Run, plan: Plan) -> None:
+        """Write a call's result."""
+        result = _Result(plan.text or "", plan.content, plan.error, plan.duration)
+        await self._write(run, "result", plan.call.id, result)
+
+    async def _write(self, run: Run, kind: str, call_id: str, value: Any) -> None:
+        if self._store.store.direct:
+            self._note(kind, call_id, value)
+        else:
+            await run.port.call(self._note, kind, call_id, value)
+
+    def recall(self, run: Run, plan: Plan) -> bool:
+        """Give an open call the result that was written down, or say that it was under way."""
+        known = self.results.get(plan.call.id)
+        if known is not None:
+            plan.text, plan.content, plan.error, plan.duration = known.text, known.content, known.error, known.duration
+            return True
+        plan.began = plan.call.id in self._started
+        return False
+
+    def settle(self, status: str, done: _Done | None) -> None:
+        """Write how it ended."""
+        result = None if done is None else msgspec.json.encode(done, enc_hook=repr)
+        self._store.settle(self.run_id, self.owner, self._clock(), status, result)
+
+
+def _messages(notes: list[Note]) -> tuple[list[JSON], int, Spent | None]:
+    messages: list[JSON] = []
+    step, spent = 0, None
+    for note in notes:
+        if note.kind == "messages":
+            turn = msgspec.json.decode(note.value, type=_Turn)
+            messages = turn.messages if turn.whole else [*messages, *turn.messages]
+            step, spent = max(step, turn.step), turn.spent or spent
+    return messages, step, spent
+
+
+class Runs:
+    """Durable tool loops, kept in a journal's file.
+
+    Args:
+        where: a SQLite file (``runs.db``; the journal's own serves, too), or the store of one.
+        lease: seconds after its last sign of life for which a run is not taken over from another machine.
+
+    Raises:
+        ConfigurationError: it is no SQLite file.
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | SQLiteStore, *, lease: float = 600.0) -> None:
+        store = where if isinstance(where, SQLiteStore) else open_store(where)
+        if not isinstance(store, SQLiteStore):
+            raise ConfigurationError("Durable runs in one process are kept in a SQLite file.", hint="Name one: runs.db")
+        self._store = RunStore(store, lease)
+
+    def run(self, caller: Any, messages: Any = None, *, run_id: str, **loop: Any) -> Any:
+        """Run a loop to its end, or go on with one; return its reply, or a ``Paused``.
+
+        Args:
+            caller: as of ``run_tool_loop``.
+            messages: the question; None, or anything, where the run exists already: it goes on with its own.
+            run_id: its name. A run that is done returns its reply again; nothing is called.
+            **loop: further arguments of ``run_tool_loop``; the same tools must be given again.
+
+        Raises:
+            RunBusyError: another process is at work with it.
+            RunLostError: another process has taken it over.
+            Exception: what the loop raises; the run can be begun again and goes on where it was.
+        """
+        port_time = getattr(getattr(caller, "_io", None), "time", None) or _wall
+        recorder = _Recorder(self._store, run_id, port_time)
+        if recorder.row.status == "done":
+            return _reply_of(recorder.row, recorder.messages)
+        begun = self._begun(recorder, messages, loop)
+        try:
+            reply = run_tool_loop(caller, begun, recorder=recorder, **loop)
+        except BaseException as error:
+            self._failed(recorder, error)
+            raise
+        return self._ended(recorder, reply)
+
+    async def arun(self, caller: Any, messages: Any = None, *, run_id: str, **loop: Any) -> Any:
+        """Do what ``run`` does, awaited."""
+        port_time = getattr(getattr(caller, "_io", None), "time", None) or _wall
+        recorder = _Recorder(self._store, run_id, port_time)
+        if recorder.row.status == "done":
+            return _reply_of(recorder.row, recorder.messages)
+        begun = self._begun(recorder, messages, loop)
+        try:
+            reply = await arun_tool_loop(caller, begun, recorder=recorder, **loop)
+        except BaseException as error:
+            self._failed(recorder, error)
+            raise
+        return self._ended(recorder, reply)
+
+    def _begun(self, recorder: _Recorder, messages: Any, loop: JSON) -> Any:
+        """Return what the loop begins with; a new run is written down first."""
+        if loop.get("max_steps") is None:
+            loop["max_steps"] = DEFAULT_STEPS
+        if recorder.messages:
+            return Paused(messages=recorder.messages, pending=[], step=recorder.step, spent=recorder.spent)
+        if isinstance(messages, Paused):
+            messages = messages.messages
+        if messages is None:
+            recorder.settle("failed", None)
+            raise InvalidRequestError(
+                f"There is no run {recorder.run_id!r} yet: give messages to begin it.", argument="messages"
+            )
+        recorder.begin(messages)
+        return recorder.messages
+
+    def _ended(self, recorder: _Recorder, reply: Any) -> Any:
+        if isinstance(reply, Paused):
+            recorder.settle("paused", _Done(paused=reply))
+            return reply
+        if isinstance(reply, Reply):
+            done = _Done(
+                reply.text, reply.finish_reason, reply.model, reply.usage, reply.parsed, [dict(r) for r in reply.tool_history],
+                reply.tool_loop,
+            )  # fmt: skip
+        else:
+            done = _Done(str(getattr(reply, "text", reply)))
+        recorder.settle("done", done)
+        return reply
+
+    def _failed(self, recorder: _Recorder, error: BaseException) -> None:
+        """Write that it ended with an error; where even that fails, the error itself is what counts."""
+        try:
+            recorder.settle("failed", _Done(error=f"{type(error).__name__}: {error}"))
+        except Exception:  # noqa: BLE001 - a lost run or a broken file must not hide why the loop ended
+            return
+
+    def state(self, run_id: str) -> RunState:
+        """Return how a run stands.
+
+        Raises:
+            UnknownCallError: there is no such run.
+        """
+        row = self._store.row(run_id)
+        if row is None:
+            raise UnknownCallError(f"There is no run {run_id!r} in {self._store.store.where}.")
+        messages, step, _ = _messages(self._store.notes(run_id))
+        done = _done(row)
+        return RunState(
+            id=row.id, status=row.status, began=row.began, changed=row.changed, messages=messages, step=step,
+            reply=_reply_of(row, messages) if row.status == "done" else None, paused=done.paused, error=done.error,
+        )  # fmt: skip
+
+    def list(self, status: str | None = None, limit: int = 100) -> list[tuple[str, str]]:
+        """Return names and states of runs, the newest first."""
+        return [(row.id, row.status) for row in self._store.rows(status, limit)]
+
+    def forget(self, run_id: str) -> bool:
+        """Delete a run; False if there was none."""
+        return self._store.forget(run_id)
+
+    def close(self) -> None:
+        """Close the file; a later use opens it again."""
+        self._store.store.close()
+
+
+def _done(row: RunRow) -> _Done:
+    return _Done() if row.result is None else msgspec.json.decode(row.result, type=_Done)
+
+
+def _reply_of(row: RunRow, messages: list[JSON]) -> Reply:
+    """Return the reply of a run that ended in an earlier process."""
+    done = _done(row)
+    last = messages[-1] if messages and messages[-1].get("role") == "assistant" else {}
+    return Reply(
+        text=done.text, finish_reason=done.finish_reason, model=done.model, usage=done.usage, parsed=done.parsed,
+        message=last, messages=messages, tool_history=ToolHistory(ToolRow(r) for r in done.rows), tool_loop=done.sums,
+    )  # fmt: skip
+
+
+def _wall() -> float:
+    return time.time()  # noqa: TID251 - a foreign caller has no port; a run's times are for people and leases

@@ -1,0 +1,64 @@
+"""The ledger against a naive count: whatever is spent in whatever order, no limit is overshot and every ledger above knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmbroker.budget import Budget, Ledger, Spent
+from llmbroker.exchange import Usage
+
+limits = st.none() | st.integers(1, 6)
+moves = st.lists(st.tuples(st.sampled_from(["step", "a", "b", "result"]), st.booleans(), st.integers(0, 5)), max_size=40)
+
+
+@given(limits, limits, limits, limits, moves)
+def test_no_count_is_overshot_by_any_order_of_spending(steps: Any, calls: Any, of_a: Any, outer: Any, made: Any) -> None:
+    parent = Ledger(Budget(tool_calls=outer), None, 0.0)
+    child = Ledger(Budget(steps=steps, tool_calls=calls, calls_of={"a": of_a} if of_a else {}), parent, 0.0)
+    count = {"child": 0, "parent": 0, "a": 0, "steps": 0}
+    for kind, inside, size in made:
+        ledger = child if inside else parent
+        if kind == "step":
+            if child.exhausted(0.0) is None:
+                child.reserve_step()
+                count["steps"] += 1
+        elif kind == "result":
+            child.add_result(size)
+        else:
+            refused = ledger.reserve_call(kind)
+            fits = count["parent"] < (outer or 99) and (
+                not inside or (count["child"] < (calls or 99) and (kind != "a" or count["a"] < (of_a or 99)))
+            )
+            assert (refused is None) == fits
+            if refused is None:
+                count["parent"] += 1
+                count["child"] += inside
+                count["a"] += inside and kind == "a"
+    assert child.spent.tool_calls == count["child"] <= (calls or 99)
+    assert parent.spent.tool_calls == count["parent"] <= (outer or 99)
+    assert child.spent.steps == count["steps"] <= (steps or 99)
+    assert parent.spent.result_characters == child.spent.result_characters
+
+
+def test_what_is_not_known_is_counted_as_not_known() -> None:
+    ledger = Ledger(Budget(cost=1.0), None, 0.0)
+    ledger.add(None, None)
+    ledger.add(Usage(3, None), 0.25)
+    assert (ledger.spent.tokens, ledger.spent.cost, ledger.spent.unpriced) == (3, 0.25, 1)
+
+
+def test_the_nearest_deadline_counts_and_time_goes_on_after_a_pause() -> None:
+    parent = Ledger(Budget(seconds=10), None, 100.0)
+    assert Ledger(Budget(seconds=50), parent, 105.0).deadline == 110.0
+    assert Ledger(None, parent, 105.0).deadline == 110.0
+    assert Ledger(Budget(seconds=10), None, 100.0, Spent(seconds=4)).deadline == 106.0
+    assert Ledger(Budget(seconds=10), None, 100.0, Spent(seconds=4)).exhausted(106.0) == "seconds"
+
+
+def test_the_smallest_concurrency_counts() -> None:
+    parent = Ledger(Budget(concurrency=2), None, 0.0)
+    assert Ledger(Budget(concurrency=3), parent, 0.0).concurrency(8) == 2
+    assert Ledger(None, None, 0.0).concurrency(8) == 8

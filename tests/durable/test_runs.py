@@ -1,0 +1,305 @@
+"""Durable runs: nothing that was finished is repeated, whatever kills the process and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.loop.scripted import AsyncScripted, Scripted, calls, says
+
+import llmbroker
+from llmbroker.budget import Budget
+from llmbroker.durable import Runs
+from llmbroker.errors import BudgetError, InvalidRequestError, RunBusyError, RunLostError, ServerError, UnknownCallError
+from llmbroker.journal.runs import Note
+from llmbroker.loop import Paused
+from llmbroker.messages import validate
+from llmbroker.tools import Image, tool
+
+KILLS = int(os.environ.get("LLMBROKER_KILLS", "25"))
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked and killed")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Any:
+    made = Runs(tmp_path / "runs.db")
+    yield made
+    made.close()
+
+
+def run(runs: Runs, kind: str, turns: Any, *given: Any, **more: Any) -> Any:
+    if kind == "blocking":
+        return runs.run(Scripted(*turns), *given, **more)
+    return asyncio.run(runs.arun(AsyncScripted(*turns), *given, **more))
+
+
+both = pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+
+
+def echo(n: int) -> int:
+    return n
+
+
+@both
+def test_a_run_gives_the_reply_of_its_loop_and_gives_it_again(runs: Runs, kind: str) -> None:
+    reply = run(runs, kind, [calls(("echo", '{"n": 1}')), says("one")], "Hi", run_id="r", tools=[echo])
+    again = run(runs, kind, [], run_id="r", tools=[echo])
+    assert (again.text, again.messages, again.tool_history) == (reply.text, reply.messages, reply.tool_history)
+    assert again.tool_loop == reply.tool_loop
+    assert runs.list() == [("r", "done")]
+    assert runs.state("r").messages == reply.messages
+
+
+@both
+def test_an_error_leaves_a_run_that_goes_on_where_it_was(runs: Runs, kind: str) -> None:
+    ran: list[int] = []
+
+    def count(n: int) -> str:
+        ran.append(n)
+        return "ok"
+
+    with pytest.raises(ServerError):
+        run(runs, kind, [calls(("count", '{"n": 1}')), ServerError("down")], "Hi", run_id="r", tools=[count])
+    state = runs.state("r")
+    assert (state.status, state.step, state.error) == ("failed", 1, "ServerError: down")
+    reply = run(runs, kind, [says("done")], run_id="r", tools=[count])
+    assert reply.text == "done"
+    assert ran == [1]
+    assert validate(reply.messages) == []
+
+
+@both
+def test_a_finished_call_is_not_repeated_and_its_siblings_run(runs: Runs, kind: str) -> None:
+    """The process dies between two calls of one turn: here by an interrupt, which leaves the second open."""
+    ran: list[str] = []
+
+    def first() -> Any:
+        ran.append("first")
+        return ["see", Image(b"x")]
+
+    @tool(sequential=True)
+    def second() -> str:
+        ran.append("second")
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return "two"
+
+    with pytest.raises(KeyboardInterrupt):
+        run(runs, kind, [calls(("first", "{}"), ("second", "{}"))], "Hi", run_id="r", tools=[first, second])
+    second.rules = llmbroker.tool(second, safe_to_repeat=True).rules
+    reply = run(runs, kind, [says("done")], run_id="r", tools=[first, second])
+    assert ran == ["first", "second", "second"]
+    assert [row.result for row in reply.tool_history] == ["see\n[image]", "two"] or reply.tool_history[-1].result == "two"
+    assert next(m for m in reply.messages if m["role"] == "tool")["content"][1]["type"] == "image_url"
+    assert validate(reply.messages) == []
+
+
+@both
+def test_a_call_that_was_under_way_is_not_repeated_unless_that_is_safe(runs: Runs, kind: str) -> None:
+    ran: list[str] = []
+
+    def pay() -> str:
+        ran.append("pay")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(runs, kind, [calls(("pay", "{}"))], "Hi", run_id="r", tools=[pay])
+    reply = run(runs, kind, [says("done")], run_id="r", tools=[pay])
+    assert ran == ["pay"]
+    assert "whether it was done is not known" in next(m for m in reply.messages if m["role"] == "tool")["content"]
+
+
+@both
+def test_a_pause_outlives_the_process(runs: Runs, kind: str) -> None:
+    @tool(approval=True)
+    def risky(n: int) -> str:
+        return f"did {n}"
+
+    paused = run(runs, kind, [calls(("risky", '{"n": 1}'))], "Hi", run_id="r", tools=[risky])
+    assert isinstance(paused, Paused)
+    assert paused.run_id == "r"
+    kept = runs.state("r").paused
+    assert kept == paused
+    assert kept is not None
+    reply = run(runs, kind, [says("done")], run_id="r", tools=[risky], answers=kept.approve_all())
+    assert reply.tool_history[0].result == "did 1"
+
+
+def test_a_budget_counts_over_all_lives_of_a_run(runs: Runs) -> None:
+    turn = calls(("echo", '{"n": 1}'))
+    with pytest.raises(ServerError):
+        runs.run(Scripted(turn, turn, ServerError("down")), "Hi", run_id="r", tools=[echo], budget=Budget(steps=4))
+    with pytest.raises(BudgetError) as caught:
+        runs.run(Scripted(turn, turn, turn), run_id="r", tools=[echo], budget=Budget(steps=4))
+    assert caught.value.spent.steps >= 4
+
+
+def test_two_processes_do_not_run_one_run(runs: Runs) -> None:
+    runs._store.claim("r", time.time())
+    with pytest.raises(RunBusyError):
+        runs.run(Scripted(), "Hi", run_id="r")
+
+
+def test_whoever_lost_a_run_cannot_write_into_it(runs: Runs) -> None:
+    owner, _, _ = runs._store.claim("r", 1000.0)
+    runs._store._alive = lambda row, now: False  # type: ignore[method-assign]
+    runs._store.claim("r", 5000.0)
+    with pytest.raises(RunLostError):
+        runs._store.write("r", owner, 5000.0, [Note(1, "started", "c", b"")])
+    with pytest.raises(RunLostError):
+        runs._store.settle("r", owner, 5000.0, "done", None)
+
+
+def test_a_lease_of_another_machine_ends_by_time(runs: Runs) -> None:
+    runs._store.claim("r", 1000.0)
+    runs._store.store._rows("UPDATE llmbroker_runs SET owner = 'elsewhere:1:x'")
+    with pytest.raises(RunBusyError):
+        runs._store.claim("r", 1500.0)
+    runs._store.claim("r", 1700.0)
+
+
+def test_a_run_that_does_not_exist_needs_messages(runs: Runs) -> None:
+    with pytest.raises(InvalidRequestError):
+        runs.run(Scripted(), run_id="r")
+    with pytest.raises(UnknownCallError):
+        runs.state("nobody")
+
+
+def test_a_run_can_be_forgotten(runs: Runs) -> None:
+    runs.run(Scripted(says("x")), "Hi", run_id="r")
+    assert runs.forget("r")
+    assert not runs.forget("r")
+    assert runs.list() == []
+
+
+def test_a_shortened_conversation_is_written_as_it_is(runs: Runs) -> None:
+    def long(n: int) -> str:
+        return "x" * 3000
+
+    policy = llmbroker.Compaction(characters=8000, keep=1)
+    turns = [calls(("long", f'{{"n": {n}}}', f"c{n}")) for n in range(6)]
+    with pytest.raises(ServerError):
+        runs.run(Scripted(*turns, ServerError("down")), "Hi", run_id="r", tools=[long], compaction=policy)
+    kept = runs.state("r").messages
+    assert sum(len(str(m)) for m in kept) < 14_000
+    reply = runs.run(Scripted(says("done")), run_id="r", tools=[long], compaction=policy)
+    assert reply.text == "done"
+    assert validate(reply.messages) == []
+
+
+# -- kill -9 -----------------------------------------------------------------------------------------------------------------
+
+STEPS = 20
+
+
+class Model:
+    """Answers by what stands in the history: a step of two calls until there were twenty, then the end."""
+
+    def chat(self, messages: Any, *, tools: Any = None) -> Any:
+        done = sum(m["role"] == "assistant" for m in messages)
+        if done >= STEPS:
+            return says("all done")
+        return calls(("safe", f'{{"n": {done}}}', f"s{done}"), ("once", f'{{"n": {done}}}', f"o{done}"))
+
+
+def live(folder: Path) -> None:
+    """Run, or go on with, the run; every call of a tool is noted in a file before and after."""
+    log = os.open(folder / "log", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+
+    def note(words: str) -> None:
+        os.write(log, f"{words}\n".encode())
+
+    @tool(safe_to_repeat=True)
+    def safe(n: int) -> str:
+        note(f"+safe{n}")
+        time.sleep(0.0005)
+        note(f"-safe{n}")
+        return f"safe {n}"
+
+    @tool
+    def once(n: int) -> str:
+        note(f"+once{n}")
+        time.sleep(0.0005)
+        note(f"-once{n}")
+        return f"once {n}"
+
+    made = Runs(folder / "runs.db")
+    reply = made.run(Model(), "Go.", run_id="r", tools=[safe, once], max_steps=STEPS + 1)
+    assert reply.text == "all done"
+    made.close()
+
+
+def lived(folder: Path, seconds: float) -> bool:
+    """Run in a process of its own and kill it after some time; return whether it ended by itself."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            live(folder)
+            code = 0
+        except BaseException as error:  # noqa: BLE001 - a child must not run the parent's tests
+            print(repr(error), file=sys.stderr)
+        finally:
+            os._exit(code)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert status == 0
+            return True
+        time.sleep(0.0005)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return status == 0
+
+
+def killed_runs(tmp_path: Path, wanted: int, seed: int) -> int:
+    dice = random.Random(seed)
+    kills = number = 0
+    while kills < wanted:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        number += 1
+        finished: set[str] = set()
+        while True:
+            began = len((folder / "log").read_text().splitlines()) if (folder / "log").exists() else 0
+            done = lived(folder, dice.expovariate(1 / 0.04))
+            lines = (folder / "log").read_text().splitlines() if (folder / "log").exists() else []
+            again = {line[1:] for line in lines[began:] if line.startswith("+")}
+            assert not again & finished, f"ran again although it had finished: {again & finished}"
+            store = Runs(folder / "runs.db")
+            if (folder / "runs.db").exists() and store.list():
+                notes = store._store.notes("r")
+                finished = {("safe" if n.call_id[0] == "s" else "once") + n.call_id[1:] for n in notes if n.kind == "result"}
+            state = store.state("r") if store.list() else None
+            store.close()
+            if done:
+                break
+            kills += 1
+        assert state is not None
+        assert state.status == "done"
+        assert state.step == STEPS + 1
+        assert validate(state.messages) == []
+        assert len([m for m in state.messages if m["role"] == "tool"]) == 2 * STEPS
+        started = [line for line in lines if line.startswith("+once")]
+        assert len(started) == len(set(started)), "a call that is not safe to repeat was repeated"
+    return kills
+
+
+@needs_fork
+def test_killed_runs_repeat_nothing_and_end_right(tmp_path: Path) -> None:
+    assert killed_runs(tmp_path, KILLS, 1) >= KILLS
+
+
+@needs_fork
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_three_hundred_kills(tmp_path: Path) -> None:
+    assert killed_runs(tmp_path, 300, 2) >= 300
