@@ -210,8 +210,9 @@ FAULTS: dict[str, tuple[int, str, type[LLMBrokerError]]] = {
     "too long": (400, "exceed_context_size_error", ContextWindowError),
     "no such model": (404, "model_not_found", ModelNotFoundError),
     "no engine": (404, "local_extra_missing", ModelNotFoundError),
-    "no network": (503, "download_failed", ServerError),
-    "no memory": (500, "load_failed", ModelNotFoundError),
+    "no network": (404, "download_failed", ModelNotFoundError),
+    "no memory": (404, "load_failed", ModelNotFoundError),
+    "a fault inside": (500, "engine_failed", ServerError),
 }
 
 

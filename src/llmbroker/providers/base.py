@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from llmbroker.credentials import Secret, redact
-from llmbroker.errors import InvalidProviderResponseError, LLMBrokerError, ProviderError
+from llmbroker.errors import InvalidProviderResponseError, InvalidRequestError, LLMBrokerError, ProviderError
 from llmbroker.exchange import Event, Fold, Reply, Request
 from llmbroker.wire import SSE, HTTPReply, HTTPRequest
 
@@ -195,6 +195,26 @@ def parse_json(body: bytes, deployment: Deployment) -> Any:
             detail=shown,
             **deployment.facts(),
         ) from None
+
+
+def encode_request(request: Request, deployment: Deployment) -> HTTPRequest:
+    """Write a request in the deployment's dialect.
+
+    Raises:
+        InvalidRequestError: it cannot be written, whatever the reason.
+        UnsupportedFeatureError: the provider does not have what the request needs.
+    """
+    try:
+        return deployment.dialect.encode(request, deployment)
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        if isinstance(error, LLMBrokerError):
+            raise
+        raise InvalidRequestError(
+            f"The request cannot be written in {deployment.dialect.name} for {deployment.model}: "
+            f"{deployment.clean(str(error))}.",
+            argument="params" if request.params else "messages",
+            **deployment.facts(),
+        ) from error
 
 
 def decode_reply(http: HTTPReply, deployment: Deployment) -> Reply:

@@ -204,7 +204,7 @@ PROVIDER = Provider(
         (None, "invalid_request_error"): BadRequestError,
         (None, "model_not_found"): ModelNotFoundError,
         (None, "local_extra_missing"): ModelNotFoundError,
-        (None, "download_failed"): ServerError,
+        (None, "download_failed"): ModelNotFoundError,
         (None, "load_failed"): ModelNotFoundError,
         (None, "engine_failed"): ServerError,
     },

@@ -123,10 +123,10 @@ def turn(blocks: Sequence[Block], wish: Wish, *, small: bool) -> Turn:
     may_call = not (small and answering)
     schema = answer_schema(wish, calls=may_call, most=8 if several and not small else 3 if several else 1)
     spoken = [_system(blocks, wish, answering=answering, small=small)]
-    if answering:
-        spoken += [message for shot in _ANSWERED for message in _answered(*shot)]
     if may_call:
         spoken += _examples(wish, request, small=small, several=several)
+    if answering:  # last: what stands nearest is done again
+        spoken += [message for shot in _ANSWERED for message in _answered(*shot)]
     spoken += _conversation(blocks[1:] if _only_system(blocks[0]) else blocks, current, small=small)
     return Turn(spoken, schema, may_call)
 

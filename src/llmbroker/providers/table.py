@@ -19,6 +19,7 @@ from llmbroker.providers import anthropic, gemini, local, ollama, openai_chat, o
 from llmbroker.providers.base import Deployment, Dialect, Provider
 from llmbroker.providers.urls import normal_base
 from llmbroker.providers.vendors import COMPATIBLE, HOSTS, ROWS, face
+from llmbroker.wire import can_be_sent
 
 DIALECTS: dict[str, Dialect] = {
     module.DIALECT.name: module.DIALECT for module in (openai_chat, openai_responses, anthropic, gemini, ollama)
@@ -152,8 +153,15 @@ def deployment_for(
         environ: where a base URL may be found that only the user knows (``AZURE_OPENAI_ENDPOINT``); the environment if None.
 
     Raises:
-        InvalidRequestError: the provider or dialect is unknown, the base URL is missing or no address.
+        InvalidRequestError: the provider or dialect is unknown, the base URL is missing or no address, or the key holds what
+            no header can carry.
     """
+    if key is not None and not can_be_sent("authorization", key.reveal()):
+        raise InvalidRequestError(
+            f"The key of {config.name} ({key.source or 'as it was given'}) holds a line break or a character that no header "
+            "can carry: copy it again.",
+            argument="api_key",
+        )
     given = normal_base(config.base_url) if config.base_url else None
     if config.provider:
         row = lookup(config.provider)

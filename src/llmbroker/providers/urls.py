@@ -26,7 +26,7 @@ def normal_base(url: str) -> str:
     except ValueError:
         parts, port, host = urlsplit(""), None, None
     if parts.scheme.lower() not in ("http", "https") or not host or port == 0 or any(c <= " " or c == "\x7f" for c in text):
-        shown = text.partition("?")[0].rpartition("@")[2][:200]
+        shown = text.rpartition("@")[2].partition("?")[0][:200]
         raise InvalidRequestError(
             f"base_url is an http: or https: address such as http://localhost:8080/v1, not {shown!r}.", argument="base_url"
         )

@@ -47,7 +47,8 @@ _STATUS = {
     "exceed_context_size_error": 400,
     "model_not_found": 404,
     "local_extra_missing": 404,
-    "download_failed": 503,
+    "download_failed": 404,  # asking again at once would only fetch again: the pool lets the model rest
+    "load_failed": 404,
 }
 
 
