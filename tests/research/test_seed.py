@@ -6,7 +6,7 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,7 +15,7 @@ from llmbroker import call_llm_tools, llm_config, llm_tool
 
 class Server(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    seen: list[tuple[str, Any, Any]] = []
+    seen: ClassVar[list[tuple[str, Any, Any]]] = []
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -19,7 +19,7 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 def weather(city: str, unit: Literal["C", "F"] = "C", days: int = 1) -> str:
     """Return the weather.
 
-    More words that the model need not read.
+    More words, for the model too.
 
     Args:
         city: name of the city,
@@ -128,7 +128,7 @@ def test_a_tool_is_a_function(fn: Any) -> None:
 
 def test_a_typed_function_needs_nothing_else() -> None:
     tool = llm_tool(weather)
-    assert (tool.name, tool.description) == ("weather", "Return the weather.")
+    assert (tool.name, tool.description) == ("weather", "Return the weather.\n\nMore words, for the model too.")
     properties = tool.schema["properties"]
     assert tool.schema["required"] == ["city"]
     assert properties["city"] == {"type": "string", "description": "name of the city, in English."}
@@ -167,11 +167,11 @@ def test_values_of_richer_types_reach_the_function_as_such() -> None:
     tool = llm_tool(keep)
     tool.run(color="red", at={"x": 1}, who={"name": "Ann"}, day="2024-05-01", n=3, names=["a"])
     assert seen == [Color.RED, Point(1), Person(name="Ann"), datetime.date(2024, 5, 1), 3, ["a"]]
-    assert tool.schema["properties"]["at"]["$ref"] == "#/$defs/Point" and "Point" in tool.schema["$defs"]
+    assert set(tool.schema["properties"]["at"]["properties"]) == {"x", "y"}
 
 
 @pytest.mark.parametrize(
-    ("fn", "reason"), [(lambda a: a, "has no type"), (eval("lambda a, /: a"), "by position"), (len, "by position|no type")]
+    ("fn", "reason"), [(lambda a: a, "has no type"), (len, "has no type"), (lambda a, b=1: a, "a has no type")]
 )
 def test_an_untyped_function_is_refused_with_the_reason(fn: Any, reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):

@@ -13,11 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-import msgspec
-
 from llmbroker.errors import InvalidRequestError
-from llmbroker.research.shapes import schema_of_type
-from llmbroker.tools import check_value
+from llmbroker.tools import check_value, shape_of
 from llmbroker.tools.exact import decode
 from llmbroker.tools.lenient import Cut, NotFinite, read_object
 
@@ -123,10 +120,10 @@ def _of_mapping(given: Mapping[str, Any]) -> Form:
 
 @functools.lru_cache(maxsize=256)
 def _of_type(kind: Any) -> Form:
-    if callable(getattr(kind, "model_json_schema", None)):
-        return made(kind.model_json_schema(), kind.__name__, lambda value: kind.model_validate(value))
-    schema = schema_of_type(kind)
-    return made(schema, getattr(kind, "__name__", "answer"), lambda value: msgspec.convert(value, kind))
+    if isinstance(kind, str):
+        raise TypeError(kind)
+    shape = shape_of(kind)
+    return made(shape.schema, getattr(kind, "__name__", "answer"), shape.convert)
 
 
 def made(schema: JSON, name: str, convert: Callable[[Any], Any] | None = None) -> Form:

@@ -10,7 +10,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from llmbroker.errors import InvalidRequestError
-from llmbroker.research.shapes import first_words, schema_of_function, schema_of_type
+from llmbroker.tools import FunctionTool, shape_of
+from llmbroker.tools import tool as function_tool
+from llmbroker.tools.docwords import docwords
+from llmbroker.tools.types import Unsuited
 
 JSON: TypeAlias = dict[str, Any]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -66,7 +69,7 @@ def llm_tool(
     Args:
         fn: the function, plain or ``async``; it gets its arguments by name.
         name: letters, digits, ``_`` and ``-``, a letter first, at most 64; None: the function's own.
-        description: what the model is told about it; None: the first paragraph of the docstring.
+        description: what the model is told about it; None: the docstring up to its first section.
         parameters: None: from the types of the function's arguments; a mapping of argument names to their schemas
             (``{"city": {"type": "string"}}``, or ``"string"``, or ``str``); or a whole JSON schema of type object.
         required: names of the arguments that must be given; None: all of a mapping, those without default of a function.
@@ -82,20 +85,58 @@ def llm_tool(
             f"{named!r} is no name for a tool: a letter, then letters, digits, _ or -, at most 64 in all. Give name=.",
             argument="name",
         )
-    words = first_words(fn) if description is None else description
-    if not isinstance(words, str):
-        raise InvalidRequestError(f"description is text, not {type(words).__name__}.", argument="description")
-    run = fn
+    if description is not None and not isinstance(description, str):
+        raise InvalidRequestError(f"description is text, not {type(description).__name__}.", argument="description")
+    words, run, whole = description, fn, False
     if parameters is None:
-        schema, run = schema_of_function(fn, named)
-        whole = False
+        schema, run, told = _from_function(fn, named)
+        words = told if words is None else words
     else:
         schema, whole = _schema_of(parameters, named)
     schema = _with_required(schema, required, named, whole, derived=parameters is None)
     _check(schema, named)
     if parameters is not None:
         _check_fits(fn, schema, named)
+    if words is None:
+        words = docwords(fn)[0]
     return LLMTool(fn, named, words, schema, run)
+
+
+def _from_function(fn: Callable[..., Any], name: str) -> tuple[JSON, Callable[..., Any], str]:
+    """Return schema, function of JSON values, and description of a typed function.
+
+    Raises:
+        InvalidRequestError: an argument has no type, or one that JSON cannot carry.
+    """
+    made = function_tool(fn, name=name)
+    signature = made.signature
+    if signature.context is not None:
+        raise _wrong(name, f"its argument {signature.context} is for run_tool_loop, which gives it a context")
+    untyped = [argument for argument, schema in made.schema["properties"].items() if not _says(schema)]
+    if untyped:
+        raise _wrong(name, f"its argument {untyped[0]} has no type: annotate it, or give parameters=")
+    return made.schema, fn if signature.plain else _binding(made), made.description
+
+
+def _says(schema: Any) -> bool:
+    return bool(set(schema) - {"description", "default", "title"}) if isinstance(schema, Mapping) else False
+
+
+def _binding(made: FunctionTool) -> Callable[..., Any]:
+    """Return a function that turns JSON values into those of the function's types before it calls it."""
+    if inspect.iscoroutinefunction(made.fn):
+
+        async def awaited(**arguments: Any) -> Any:
+            given, named = made.bind(arguments)
+            return await made.fn(*given, **named)
+
+        return awaited
+
+    def plain(**arguments: Any) -> Any:
+        given, named = made.bind(arguments)
+        return made.fn(*given, **named)
+
+    return plain
 
 
 def _schema_of(parameters: Any, name: str) -> tuple[JSON, bool]:
@@ -134,9 +175,9 @@ def _property(value: Any, key: str, name: str) -> JSON:
     if isinstance(value, str) and value in TYPES:
         return {"type": value}
     try:
-        if not isinstance(value, str):
-            return schema_of_type(value)
-    except TypeError:
+        if isinstance(value, type) or hasattr(value, "__origin__"):
+            return shape_of(value).schema
+    except Unsuited:
         pass
     raise _wrong(name, f"the argument {key} is described by {value!r}: give a schema, a type's name ('string') or a type")
 
