@@ -23,8 +23,8 @@ FADE = 0.98
 REMEMBERED = 4096
 """Rated calls that can still be rated anew; also the most operations kept."""
 SAMPLES = 40
-TAIL = 1.5
-"""What was stopped is taken to have answered within so many times the longest time that was ever waited."""
+TAIL = 1.25
+"""A stopped attempt says something about attempts that may last so many times as long."""
 
 
 class _Votes:
@@ -111,14 +111,14 @@ class Latency:
     the record did not expect so long, else as nothing.
     """
 
-    __slots__ = ("_curve", "_longest", "_order", "_runs", "_sorted", "missed", "missed_at")
+    __slots__ = ("_curve", "_lasted", "_order", "_runs", "_sorted", "missed", "missed_at")
 
     def __init__(self) -> None:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
         self._runs: deque[tuple[float, bool]] = deque(maxlen=SAMPLES)
         self._curve: tuple[list[float], list[float]] | None = None
-        self._longest = 0.0
+        self._lasted: list[float] = []
         self.missed = 0.0
         """The longest time that an attempt was given lately without an answer; 0 after an answer."""
         self.missed_at = -math.inf
@@ -156,43 +156,61 @@ class Latency:
             self._curve = None
 
     def _lasting(self) -> tuple[list[float], list[float]]:
-        """Return times and the share of attempts that last longer than each (Kaplan and Meier's estimate).
-
-        One answer at once is added to what was seen: a model of which little is known is given the chance to show more.
-        """
+        """Return times of answers and the share of attempts that last longer than each (Kaplan and Meier's estimate)."""
         curve = self._curve
         if curve is None:
             left = 1.0
             times, shares = [], []
-            at_risk = len(self._runs) + 1
-            for seconds, answered in [(0.0, True), *sorted(self._runs, key=lambda run: (run[0], not run[1]))]:
+            at_risk = len(self._runs)
+            ranked = sorted(self._runs, key=lambda run: (run[0], not run[1]))
+            for seconds, answered in ranked:
                 if answered:
                     left *= 1.0 - 1.0 / at_risk
                     times.append(seconds)
                     shares.append(left)
                 at_risk -= 1
             curve = self._curve = (times, shares)
-            self._longest = max((run[0] for run in self._runs), default=0.0)
+            self._lasted = [run[0] for run in ranked]
         return curve
 
     def hope(self, seconds: float) -> float:
-        """Return the chance of an answer within that time, attempts that were stopped included; 1 where nothing is known."""
+        """Return the chance of an answer within that time, attempts that were stopped included; 1 where nothing is known.
+
+        One answer in time is added to what was seen of attempts that were given about as long: a model of which little is known
+        shall show more.
+        """
         if not self._runs:
             return 1.0
         times, shares = self._lasting()
-        if seconds > TAIL * self._longest:
-            return 1.0
         index = bisect_right(times, seconds) - 1
-        return 1.0 - shares[index] if index >= 0 else 0.0
+        longer = len(self._lasted) - bisect_left(self._lasted, seconds / TAIL)
+        return 1.0 - (shares[index] if index >= 0 else 1.0) * (1.0 - 1.0 / (longer + 1))
+
+    def forgive(self, longer: float) -> None:
+        """Forget attempts that were stopped after more than that: they met an incident, which is over, not the usual time."""
+        self._runs = deque((run for run in self._runs if run[1] or run[0] < longer), maxlen=SAMPLES)
+        self._order = deque(seconds for seconds in self._order if seconds < longer)
+        self._sorted = sorted(self._order)
+        self._curve = None
+        self.missed = 0.0
+
+    def usual(self) -> float:
+        """Return the time within which one attempt in two is answered, stopped ones included; 0 if unknown."""
+        if not self._runs:
+            return 0.0
+        half = self.remaining(0.0)
+        return half if half < math.inf else self._lasted[-1]
 
     def remaining(self, elapsed: float) -> float:
         """Return how much longer an attempt will probably (one in two) take that has lasted so long; infinity if unknown."""
         times, shares = self._lasting()
+        if not times or elapsed >= times[-1]:
+            return math.inf
         index = bisect_right(times, elapsed) - 1
         half = (shares[index] if index >= 0 else 1.0) / 2.0
         for at in range(max(index, 0), len(times)):
             if shares[at] <= half:
-                return max(times[at] - elapsed, 0.0) if times[at] > 0 else max(elapsed, 4.0)
+                return max(times[at] - elapsed, 0.0)
         return math.inf
 
     def quantile(self, share: float) -> float:

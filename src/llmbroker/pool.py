@@ -100,6 +100,11 @@ class Lane:
         )
 
     @property
+    def luck(self) -> float:
+        """The share of its attempts that its quota lets in."""
+        return min(self.quota.luck, self.key.quota.luck)
+
+    @property
     def metered(self) -> bool:
         """Whether anything is known about what its quota holds."""
         return self.quota.known or self.key.quota.known

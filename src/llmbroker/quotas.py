@@ -31,6 +31,8 @@ SHARP = 0.6
 """An arc so narrow is waited out; within a wider one it is tried."""
 LATE = 0.05
 """Seconds after a reset at which an attempt goes out."""
+BLIP = 2
+"""So few refusals that are over at a moment when no reset was due say nothing about the window."""
 LONGEST = 300.0
 """Seconds between two tries of a spent quota of which nothing is known."""
 REMEMBERED = 512
@@ -57,7 +59,7 @@ class Bucket:
         if not self._sizes:
             return characters / 4.0
         known = sorted(self._sizes)
-        return max(1.0, known[(3 * len(known)) // 4 if len(known) > 1 else 0] + characters / 4.0)
+        return max(1.0, known[-1 if len(known) < 4 else -2] + characters / 4.0)
 
     def opens(self, now: float, characters: int) -> float:
         """Return when a request of that size will fit; ``now`` if it does."""
@@ -128,6 +130,17 @@ class Window:
         late = at - high - math.floor((at - high) / period) * period
         self._arcs[period] = (low, high + late + SHARP, seen - 2)
 
+    def denies(self, low: float, high: float) -> bool:
+        """Whether a reset in that span goes against all that is known."""
+        known = False
+        for period, (first, last, seen) in self._arcs.items():
+            if period >= MINUTE or seen > 1 or last - first < period / 3:
+                known = True
+                shift = round(((low + high) - (first + last)) / 2.0 / period) * period
+                if max(first + shift, low) <= min(last + shift, high) + SHARP:
+                    return False
+        return known
+
     def best(self) -> tuple[float, int]:
         """Return the likeliest period and how many resets agree with it; (minute, 0) before the first."""
         period, seen = MINUTE, 0
@@ -154,15 +167,17 @@ class Quota:
     Attributes:
         bucket: what drains, where the provider says so, or None.
         window: when it resets.
+        luck: the share of the last attempts that were let in.
         no_takes: seconds within which a refusal comes; an attempt that lasts longer was let in.
     """
 
-    __slots__ = ("_counts", "_opened", "_sent", "_spent", "_tries", "bucket", "last_no", "no_takes", "window")
+    __slots__ = ("_counts", "_opened", "_sent", "_spent", "_tries", "bucket", "last_no", "luck", "no_takes", "window")
 
     def __init__(self) -> None:
         self.bucket: Bucket | None = None
         self.window = Window()
         self.no_takes = 1.5
+        self.luck = 1.0
         self.last_no = -math.inf
         self._sent: deque[float] = deque(maxlen=REMEMBERED)
         self._spent: float | None = None
@@ -219,7 +234,12 @@ class Quota:
 
     def admitted(self, started: float) -> None:
         """An attempt that began then was let in."""
+        self.luck += 0.15 * (1.0 - self.luck)
         if self._spent is None or started <= self.last_no:
+            return
+        if self._tries <= BLIP and self.window.denies(self.last_no, started):
+            self._counts.pop()  # it was busy for a moment
+            self._spent = None
             return
         held = {period: self._oldest(self._spent - period) for period in PERIODS}
         self.window.reset(self.last_no, started, {period: at for period, at in held.items() if at is not None})
@@ -244,6 +264,7 @@ class Quota:
             reserved: what the attempt had taken of the bucket.
         """
         self.no_takes += 0.3 * (min(2.0 * (now - started) + 0.1, 5.0) - self.no_takes)
+        self.luck -= 0.15 * self.luck
         if started in self._sent:
             self._sent.remove(started)
         self.last_no = max(self.last_no, started)
@@ -297,7 +318,7 @@ class Quota:
                 return at + period + LATE
         blind = now + self._step(period, streak)
         if not seen:
-            first = self._oldest(now - period)
+            first = self._oldest(self._spent - period)
             guess = first + period + LATE if first is not None else math.inf
             return guess if now + 0.5 < guess < blind else blind
         low, high = window.arc(period, self.last_no)
@@ -305,7 +326,7 @@ class Quota:
             window.missed(period, self.last_no)  # the moment has just passed, and nothing opened
             return now + 1.0
         begin = max(low, self.last_no)
-        target = begin + max(0.4 * (high - begin), 0.25) if high - begin > SHARP else high + LATE
+        target = begin + max(0.5 * (high - begin), min(1.0, period / 60)) if high - begin > SHARP else high + LATE
         if seen < 2:
             return max(now + 0.25, min(target, now + max(2.0 * self._step(period, streak), 0.25 * period)))
         return max(now + 0.25, target)

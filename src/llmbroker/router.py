@@ -31,11 +31,13 @@ MISSED_COUNTS = 600.0
 """Seconds for which a missed budget sends calls with as little time elsewhere."""
 LIKELY = 0.2
 """A model that answers in time less often than this is asked only when nobody else is there."""
-VAIN = 0.1
+POOR = 0.1
+"""What is worth less than this share of what comes back in time is not begun with."""
+VAIN = 0.15
 """A model that answers in time less often than this is not asked while anybody else may still come back in time."""
 SURE = 0.8
 """From this chance on the differences between the chances of models do not count: quality alone does."""
-SOON = 4.0
+SOON = 8.0
 """Seconds for which a call holds out for a better model that comes back by then."""
 UNWATCHED = 15.0
 """Seconds that an attempt may take at least before it is cut, where it runs with nobody beside it."""
@@ -51,6 +53,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
         quality: the believed quality that it was ordered by.
         late: it will probably not answer in time.
         hope: the chance that it answers in time.
+        usual: seconds in which half of its answers come; 0 if unknown.
         probe: the illness that it recovers from; this attempt tries it out. None: it is well.
     """
 
@@ -58,6 +61,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     quality: float
     late: bool = False
     hope: float = 1.0
+    usual: float = 0.0
     probe: Illness | None = None
 
 
@@ -102,10 +106,12 @@ class Plan(msgspec.Struct, frozen=True):
         if not self.steps:
             return False
         best = self.steps[0]
-        value = best.quality * best.hope
+        value = best.quality * best.hope * best.lane.luck
         if best.hope < VAIN:
             return any(p.returns and (p.value > value or not p.surely) for p in self.passed)
-        usual = best.lane.member.latency.quantile(0.5)
+        if any(p.returns and p.until is not None and p.value * POOR > value for p in self.passed):
+            return True
+        usual = best.usual
         return any(
             p.returns
             and p.until is not None
@@ -184,8 +190,10 @@ def plan(
             passed.append(Passed(member.name, "too_slow", f"it never answered within {left:.1f} s"))
             continue
         well = lane.health.room is None and member.health.room is None and lane.key.health.room is None
-        step = Step(lane, quality, late, hope, None if well else lane.recovering())
+        step = Step(lane, quality, late, hope, record.usual(), None if well else lane.recovering())
         value = quality if hope >= SURE else quality * hope
+        if lane.luck < SURE:
+            value *= lane.luck
         ranked.append((late, -round(value * 100), 0.0, member.index, step))
     if len(ranked) > 1:
         ranked = _by_lot(ranked, need.stream, dice)
@@ -196,7 +204,7 @@ def plan(
 def _valued(passed: Passed, quality: float, record: Latency, now: float, left: float) -> Passed:
     wait = max(0.0, passed.until - now) if passed.until is not None else 0.0
     return msgspec.structs.replace(
-        passed, value=quality * record.hope(left - wait) if wait < left else 0.0, usual=record.quantile(0.5)
+        passed, value=quality * record.hope(left - wait) if wait < left else 0.0, usual=record.usual()
     )
 
 
@@ -279,7 +287,7 @@ def patience(lane: Lane, *, stream: bool, left: float) -> float:
     member = lane.member
     record = member.first if stream else member.latency
     if len(record) >= 5:
-        slow = record.quantile(0.95)
+        slow = record.quantile(0.9)
         wanted = max(1.5 * slow, slow + 1.0)
     else:
         wanted = max(FIRST_PATIENCE, 2.0 * record.quantile(0.95))

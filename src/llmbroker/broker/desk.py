@@ -14,9 +14,9 @@ from llmbroker.health import BROKEN, HANGING, RATE_LIMITED, Dice, Health, Verdic
 from llmbroker.learning import Beliefs
 from llmbroker.limits import Credit, Queue, Waiter
 from llmbroker.pool import Lane, Lease, Member
-from llmbroker.router import Entry, Move, Plan, Step, decide, plan
+from llmbroker.router import SURE, Entry, Move, Plan, Step, decide, plan
 
-LOST = 2
+LOST = 3
 """Races in a row that a model may lose after more than its usual time before it is taken to hang."""
 DENIALS = 3
 """Refusals of single requests in a row, after which a lane rests."""
@@ -32,6 +32,8 @@ class Desk:
         self.beliefs = Beliefs()
         self.queue = Queue()
         self.credit = Credit()
+        self.calls = 0
+        """Calls that have no answer yet."""
 
     # -- taking slots ----------------------------------------------------------------------------------------------------
 
@@ -43,6 +45,7 @@ class Desk:
         *,
         wake: Callable[[], Callable[[], None]] | None = None,
         fit: Callable[[Step], bool] | None = None,
+        quick: Callable[[Step], float] | None = None,
     ) -> tuple[Plan, Lease | None]:
         """Take the best slot that is free; without one, and with ``wake``, put the call to sleep in the queue.
 
@@ -51,6 +54,7 @@ class Desk:
             ask: the call.
             now: the time.
             wake: makes the function that will wake this call.
+            quick: what to prefer among those that fit, the lowest first; by default the plan's order.
             fit: which steps may be taken; by default the best, unless somebody better is worth waiting for.
         """
         with self.lock:
@@ -62,8 +66,10 @@ class Desk:
                     waiter.offer = None
                     offered.running -= 1
             made = self._plan(entries, ask, now)
+            if fit is None and self.calls > 1:
+                fit = _sparing if made.steps and not made.hold(now) else _nobody
             if fit is not None:
-                step = next(filter(fit, made.steps), None)
+                step = min(filter(fit, made.steps), key=quick, default=None) if quick else next(filter(fit, made.steps), None)
             else:
                 step = made.steps[0] if made.steps and not made.hold(now) else None
             lease = Lease(step.lane, now, ask.need) if step is not None else None
@@ -103,9 +109,16 @@ class Desk:
         with self.lock:
             return self._plan(entries, ask, now)
 
-    def leave(self, ask: Ask, now: float) -> None:
-        """The call waits no longer; a slot that was kept for it goes to the next."""
+    def enter(self) -> None:
+        """A call begins."""
         with self.lock:
+            self.calls += 1
+            self.credit.earn()
+
+    def leave(self, ask: Ask, now: float) -> None:
+        """The call is over; a slot that was kept for it goes to the next."""
+        with self.lock:
+            self.calls -= 1
             waiter = ask.waiter
             if waiter is None:
                 return
@@ -153,6 +166,9 @@ class Desk:
                 member.latency.add(now - started)
             lane.strikes = 0
             member.lost = 0
+            if member.health.illness is HANGING:
+                for record in (member.latency, member.first):
+                    record.forgive(max(4.0 * record.quantile(0.5), 2.0))
             more = lane.answered(started)
             lane.quota.settle(lease.of_lane, used, now)
             lane.key.quota.settle(lease.of_key, used, now)
@@ -173,6 +189,9 @@ class Desk:
             self._note(lease, verdict, error, now)
             if verdict.lacks is not None:
                 lane.learn_lack(verdict.lacks, ask.need, now)
+            if verdict.blame != "quota" and now - lease.started > lane.quota.no_takes:
+                lane.quota.admitted(lease.started)
+                lane.key.quota.admitted(lease.started)
             if verdict.status == "timeout":
                 (member.first if ask.need.stream else member.latency).cut(now - lease.started, now)
             self._release(lease, now)
@@ -220,7 +239,7 @@ class Desk:
             if lost and spent >= usual:
                 member.latency.cut(spent, now)
                 member.lost += 1
-                if member.lost >= LOST:
+                if member.lost >= (LOST if member.health.room is None else 1):
                     member.lost = 0
                     member.health.fail(HANGING, now, lease.started, None, self.dice, "no answer in its usual time")
             if spent > lane.quota.no_takes:
@@ -260,6 +279,16 @@ class Desk:
         """In the child of a fork: nobody waits and nothing runs here."""
         self.lock = threading.RLock()
         self.queue = Queue()
+        self.calls = 0
+
+
+def _sparing(step: Step) -> bool:
+    """Whether an attempt does not gamble away what other calls could use: a quota with its end known is for likely answers."""
+    return step.hope >= SURE or not step.lane.metered
+
+
+def _nobody(step: Step) -> bool:
+    return False
 
 
 def _health(lane: Lane, verdict: Verdict) -> Health:

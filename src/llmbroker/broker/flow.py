@@ -14,6 +14,7 @@ returns an ``Outcome``; its row is committed before it returns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -27,10 +28,16 @@ from llmbroker.errors import LLMBrokerError, LLMTimeoutError, NoLLMAvailableErro
 from llmbroker.health import EmptyAnswerError, Verdict, is_empty
 from llmbroker.io import Flow, Job
 from llmbroker.pool import Lane, Lease
-from llmbroker.router import GiveUp, Next, Passed, Plan, alone, patience
+from llmbroker.router import SURE, GiveUp, Next, Passed, Plan, Step, alone, patience
 
 BREATH = 0.02
 """Seconds between two looks at the pool at least, where nothing was asked between them."""
+UNKNOWN = 12.0
+"""Seconds that a model of which nothing is known is taken to need, where the quickest is looked for."""
+WORTH = 0.5
+"""A chance from which on a lane is opened beside one that takes long."""
+AGAIN = 1.0
+"""Seconds between two looks for another lane, where nobody knows when one is free."""
 BESIDE = 3
 """Lanes that may run at once for one call that did not ask for more."""
 
@@ -82,7 +89,7 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
         NoLLMAvailableError: nobody could answer; says why, who was tried, and when somebody may be free.
     """
     desk, port = core.desk, core.port
-    desk.credit.earn()
+    desk.enter()
     try:
         while True:
             now = port.now()
@@ -99,8 +106,7 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
                 if answer is not None:
                     return answer
     finally:
-        if ask.waiter is not None:
-            desk.leave(ask, port.now())
+        desk.leave(ask, port.now())
 
 
 async def _sleep(core: Core, ask: Ask, plan: Plan, now: float) -> None:
@@ -157,7 +163,14 @@ class Race:
         job = self._core.port.start(self._trial(self._core, self._ask, lease, self._ask.deadline))
         self.jobs[id(job)] = (job, lease)
 
-    def widen(self, why: str, *, again: bool = False) -> Plan | None:
+    def widen(
+        self,
+        why: str,
+        *,
+        again: bool = False,
+        fit: Callable[[Step], bool] | None = None,
+        quick: Callable[[Step], float] | None = None,
+    ) -> Plan | None:
         """Start one more lane, if one is free; else return what the pool looks like.
 
         ``again``: lanes that were asked in this pass and do not run now may be asked anew.
@@ -165,10 +178,10 @@ class Race:
         core, ask = self._core, self._ask
         now = core.port.now()
         entries = core.lanes.last(ask.scope)
-        plan, lease = core.desk.take(entries, ask, now)
+        plan, lease = core.desk.take(entries, ask, now, fit=fit, quick=quick)
         if lease is None and again:
             ask.tried = {id(running.lane) for _, running in self.jobs.values()}
-            plan, lease = core.desk.take(entries, ask, now)
+            plan, lease = core.desk.take(entries, ask, now, fit=fit, quick=quick)
         if lease is None:
             return plan
         ask.choices.append(Choice(now, lease.lane, plan, why))
@@ -180,7 +193,7 @@ class Race:
         core, ask = self._core, self._ask
         port = core.port
         failed: Outcome | None = None
-        hedge_at = self._hedge_at()
+        hedge_at = self._look_at()
         while self.jobs:
             now = port.now()
             timeout = None if hedge_at is None else max(0.0, hedge_at - now)
@@ -206,15 +219,58 @@ class Race:
         """Open a lane beside those that take long, if that can be afforded; return when to look again."""
         core, ask = self._core, self._ask
         now = core.port.now()
-        if len(self.jobs) >= BESIDE or not core.desk.may_hedge():
+        if len(self.jobs) >= BESIDE:
             return None
-        plan = self.widen("the first one takes long", again=True)
+        hedge_at = self._hedge_at()
+        if hedge_at is not None and now < hedge_at:
+            self.widen("it comes back and is much quicker", again=True, fit=lambda step: step.hope >= SURE and self._quicker(step.usual, now))
+            return self._look_at()
+        if not core.desk.may_hedge():
+            return None
+        running = self._remaining(now)
+        least = 0.3 * max(lease.lane.member.config.weight for _, lease in self.jobs.values())
+        plan = self.widen(
+            "the first one takes long",
+            again=True,
+            fit=lambda step: step.hope >= WORTH and step.usual < running and step.quality >= least,
+            quick=lambda step: step.usual or UNKNOWN,
+        )
         if plan is None:
-            return self._hedge_at()
+            return self._look_at()
         core.desk.credit.refund()
+        return self._next_look(plan, now)
+
+    def _next_look(self, plan: Plan, now: float) -> float | None:
         at = plan.next_at
-        later = now + 1.0 if at is None or at <= now else at
-        return later if later < ask.deadline else None
+        later = at if at is not None and at > now else now + AGAIN
+        return later if later < self._ask.deadline else None
+
+    def _look_at(self) -> float | None:
+        """Return when to look for another lane: when the newest has had its usual time, or when a much quicker one comes back."""
+        hedge_at = self._hedge_at()
+        if hedge_at is None or len(self.jobs) >= BESIDE:
+            return hedge_at
+        core, ask = self._core, self._ask
+        now = core.port.now()
+        plan = core.desk.look(core.lanes.last(ask.scope), ask, now)
+        quicker = [p.until for p in plan.passed if p.returns and p.until is not None and p.value and self._quicker(p.usual, now)]
+        if not quicker:
+            return hedge_at
+        at = min(quicker)
+        return min(hedge_at, at if at > now else now + AGAIN)
+
+    def _quicker(self, usual: float, now: float) -> bool:
+        """Whether a lane that usually takes so long would probably answer long before those that run."""
+        return bool(usual) and self._remaining(now) >= 2.0 * usual
+
+    def _remaining(self, now: float) -> float:
+        """Return how much longer the lanes that run will probably take; infinity if nobody knows."""
+        stream = self._ask.need.stream
+        left = math.inf
+        for _, lease in self.jobs.values():
+            member = lease.lane.member
+            left = min(left, (member.first if stream else member.latency).remaining(now - lease.started))
+        return left
 
     def _hedge_at(self) -> float | None:
         """Return when the newest lane has had its usual time."""
