@@ -94,6 +94,7 @@ class AsyncBroker(Caller):
         journal: Any = None,
         home: str | os.PathLike[str] | None = None,
         io: Port | None = None,
+        shared_keys: bool = True,
     ) -> None:
         port = io
         if port is None:
@@ -109,6 +110,7 @@ class AsyncBroker(Caller):
             secrets=secrets,
             journal=journal,
             home=home,
+            shared_keys=shared_keys,
             rate=lambda score, *, call_id, scope: self._rate(score, call_id=call_id, trace_id=None, scope=scope),
         )
 

@@ -32,12 +32,23 @@ class Caller:
         secrets: Any,
         journal: Any,
         home: str | os.PathLike[str] | None,
+        shared_keys: bool,
         rate: Any,
     ) -> None:
         self._io = io
         self._owns_io = owns_io
         self._scope = None
-        self._engine = Engine(source, io, pool=pool, direct=direct, secrets=secrets, journal=journal, home=home, rate=rate)
+        self._engine = Engine(
+            source,
+            io,
+            pool=pool,
+            direct=direct,
+            secrets=secrets,
+            journal=journal,
+            home=home,
+            shared_keys=shared_keys,
+            rate=rate,
+        )
 
     def for_scope(self, scope: str) -> Self:
         """Return this broker as one user sees it: that user's key first, rows and ratings under that name. Costs no I/O.

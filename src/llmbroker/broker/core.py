@@ -220,4 +220,6 @@ class Core:
             help_ = self._key_help(ref)
             helped.append(f"{ref} ({help_.url})" if help_ is not None and help_.url else ref)
         local = " Or install llmbroker[local]: a small model on this machine needs no key." if self._offer_local else ""
+        if not self.lanes.shared_keys:
+            local = " A user needs a key of his own: by secrets=, or llmbroker keys set NAME --scope USER."
         return f"Set one of these variables, in the environment or in .env: {', '.join(helped)}.{local}"

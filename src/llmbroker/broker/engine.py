@@ -57,6 +57,7 @@ class Engine:
         secrets: Any,
         journal: Any,
         home: str | os.PathLike[str] | None,
+        shared_keys: bool,
         rate: Callable[..., Any],
     ) -> None:
         self.port = port
@@ -64,7 +65,7 @@ class Engine:
             source, pool=pool, direct=direct, journal=journal, home=home, clock=port.now, wall=port.time
         )
         self.desk = Desk(random.Random().random)  # noqa: S311 - a lot among equal models, no secret
-        self.keys = KeyRing(port, secrets=secrets, store=self.setup.key_store)
+        self.keys = KeyRing(port, secrets=secrets, store=self.setup.key_store, shared=shared_keys)
         # A source of the user's may be slow: it is asked once a minute, and at once after a refusal.
         fresh = 1.0 if self.keys.quick else 60.0
         self.lanes = Lanes(self.setup.pool, self.setup.able, self.keys, fresh=fresh, fallback=self.setup.fallback)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from llmbroker.catalog import Abilities, LLMConfig
 from llmbroker.credentials import KeyRing, Secret
-from llmbroker.errors import ConfigurationError, StoreError
+from llmbroker.errors import ConfigurationError, InvalidRequestError, StoreError
 from llmbroker.pool import Key, Lane, Member
 from llmbroker.providers import table
 from llmbroker.providers.base import Provider
@@ -60,7 +60,7 @@ class Lanes:
         self._fallback: Member | None = None
         if fallback is not None:
             self._fallback = self._member(fallback, len(configs))
-            self._providers[fallback.name] = table.deployment_for(fallback, None).provider
+            self._providers[fallback.name] = provider_of(fallback)
         self.replace(configs)
 
     def replace(self, configs: Sequence[LLMConfig]) -> None:
@@ -74,13 +74,18 @@ class Lanes:
                 self.members.append(known)
                 continue
             self.members.append(self._member(config, index))
-            self._providers[config.name] = table.deployment_for(config, None).provider
+            self._providers[config.name] = provider_of(config)
         self._seen.clear()
 
     def _member(self, config: LLMConfig, index: int) -> Member:
         able = self._able(config)
         lacks = {name for name in ("tools", "images", "json_schema") if getattr(able, name) is False}
         return Member(config, index, frozenset(lacks), able.context_tokens)
+
+    @property
+    def shared_keys(self) -> bool:
+        """Whether a user may use the keys that all share."""
+        return self._ring.shared
 
     def forget(self, scope: str | None) -> None:
         """Look the keys of this scope up anew at its next call."""
@@ -174,6 +179,18 @@ class Lanes:
         else:
             self._lanes.move_to_end((member.name, key))
         return lane
+
+
+def provider_of(config: LLMConfig) -> Provider:
+    """Return who serves a model.
+
+    Raises:
+        ConfigurationError: provider, dialect or address cannot be used; says of which model.
+    """
+    try:
+        return table.deployment_for(config, None).provider
+    except InvalidRequestError as error:
+        raise ConfigurationError(f"The model {config.name!r} cannot be used: {error}") from None
 
 
 def needs_key(config: LLMConfig, provider: Provider) -> bool:

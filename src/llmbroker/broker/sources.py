@@ -75,6 +75,8 @@ def read_setup(
     Raises:
         ConfigurationError: a source cannot be used, or two models bear one name.
     """
+    if not isinstance(home, (str, os.PathLike, type(None))):
+        raise ConfigurationError(f"home is the path of a folder, not {type(home).__name__}.")
     folder = Path(home).expanduser() if home is not None else data_home()
     catalog = home_catalog(folder)
     key_help: Mapping[str, KeyHelp] = {}
@@ -87,7 +89,7 @@ def read_setup(
             f"A broker's source is a model list (models.toml) or a database (broker.db), not {type(source).__name__}.",
             hint="A list of models in code goes to pool=.",
         )
-    elif is_store(source):
+    elif is_store(source) or "://" in os.fspath(source):
         store = open_store(source)
         configs = _stored(store, catalog) if pool is None else ()
     else:
@@ -167,7 +169,8 @@ def _journal(journal: Any, store: Store | None, folder: Path, clock: Callable[[]
     if not isinstance(journal, (str, os.PathLike)):
         raise ConfigurationError(f"journal is a path, an address, False or None, not {type(journal).__name__}.")
     where = os.fspath(journal)
-    return Journal(open_store(where if is_store(where) else f"sqlite:///{where}"), clock=clock, wall=wall)
+    named = is_store(where) or "://" in where  # an address of a kind that is not known is refused, not taken for a path
+    return Journal(open_store(where if named else f"sqlite:///{where}"), clock=clock, wall=wall)
 
 
 def _embedded() -> LLMConfig | None:

@@ -31,6 +31,7 @@ class Broker(Caller):
         journal: None (as the source says), a path, an address, or False.
         home: llmbroker's own folder, else ``LLMBROKER_HOME``, else the platform's.
         io: another port (a scripted one in tests).
+        shared_keys: whether a user (``for_scope``) without a key of his own may use the one that all share.
 
     Raises:
         ConfigurationError: a source cannot be used.
@@ -46,6 +47,7 @@ class Broker(Caller):
         journal: Any = None,
         home: str | os.PathLike[str] | None = None,
         io: Port | None = None,
+        shared_keys: bool = True,
     ) -> None:
         port = io
         if port is None:
@@ -61,6 +63,7 @@ class Broker(Caller):
             secrets=secrets,
             journal=journal,
             home=home,
+            shared_keys=shared_keys,
             rate=lambda score, *, call_id, scope: self._rate(score, call_id=call_id, trace_id=None, scope=scope),
         )
 

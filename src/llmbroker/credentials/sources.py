@@ -47,6 +47,18 @@ def _fits(secret: Secret) -> bool:
     return all("!" <= character <= "~" for character in secret.reveal())
 
 
+def _takes_two(ask: Callable[..., Any]) -> bool:
+    import inspect
+
+    try:
+        inspect.signature(ask).bind("ref", None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return True
+    return True
+
+
 class Given:
     """What the user hands in as ``secrets=``.
 
@@ -69,6 +81,11 @@ class Given:
                 raise InvalidRequestError(
                     "secrets is a mapping, a callable (ref, scope), or an object with resolve(ref, scope); this is "
                     f"{'a class' if isinstance(secrets, type) else type(secrets).__name__}.",
+                    argument="secrets",
+                )
+            if not _takes_two(ask):
+                raise InvalidRequestError(
+                    "The source given as secrets= takes two arguments, (ref, scope); scope is None for the key that all share.",
                     argument="secrets",
                 )
             self._ask = ask
