@@ -111,3 +111,29 @@ def test_help_and_the_journal_start_without_the_heavy_rooms() -> None:
         code = f"import sys; from llmbroker.faces.cli import main; main({words!r}); print(*sys.modules, file=sys.stderr)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert heavy.isdisjoint(done.stderr.split())
+
+
+def test_reading_a_database_that_is_not_there_says_so_and_makes_none(tmp_path: Path) -> None:
+    for words in (["calls"], ["stats"], ["keys", "list"], ["keys", "which", "K"]):
+        done = called(*words, "--source", str(tmp_path / "nope.db"))
+        assert (done.code, done.out) == (2, ""), words
+        assert "nope.db" in done.err
+    assert not (tmp_path / "nope.db").exists()
+
+
+def test_a_model_list_goes_into_a_database_and_its_models_have_names_there(served: Served, models: str, tmp_path: Path) -> None:
+    database = str(tmp_path / "broker.db")
+    assert called("models", "--source", database, "--take", models).code == 0
+    assert list(json.loads(called("models", "--source", database, "--json").out)) == ["mine"]
+    done = called("ask", "hi", "-m", "mine", "--source", database, "--no-stdin", "--no-stream")
+    assert (done.code, done.out.strip()) == (0, served.text)
+    assert called("models", "--source", models, "--take", models).code == 2
+
+
+def test_the_missing_keys_are_those_of_the_list_that_was_named(tmp_path: Path) -> None:
+    listed = tmp_path / "mine.toml"
+    listed.write_text('[[llms]]\nname = "a"\nmodel = "a"\nbase_url = "http://models.test/v1"\napi_key_ref = "MY_OWN_KEY"\n')
+    done = called("ask", "hi", "--source", str(listed), "--no-stdin")
+    assert done.code == 3
+    assert "MY_OWN_KEY" in done.err
+    assert "GEMINI" not in done.err

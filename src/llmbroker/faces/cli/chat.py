@@ -42,7 +42,7 @@ def chat(arguments: argparse.Namespace) -> int:
         raise InvalidRequestError("chat wants a terminal; for a pipe there is llmbroker ask.", argument="stdin")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - editing and history of input()
-    with explained(), open_target(arguments) as target:
+    with explained(arguments.source), open_target(arguments) as target:
         talk = _Talk(target, system_of(arguments.system))
         note(f"Talking with {target.name}. /help lists the commands, Ctrl-D ends.")
         while True:
@@ -103,8 +103,7 @@ class _Talk:
             note("\n(stopped)")
         except LLMBrokerError as error:
             if not pieces and not self._reply:
-                with explained():
-                    raise
+                raise
             note(f"\nllmbroker: {error}")
         finally:
             stream.close()

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from llmbroker.errors import InvalidRequestError
+from llmbroker.errors import ConfigurationError, InvalidRequestError
 from llmbroker.faces.cli.output import counts, local_time, money, note, print_json, print_table, seconds
 from llmbroker.journal import FILE_NAME, Journal, is_store, open_store
 from llmbroker.journal.records import GROUPINGS, STATUSES
@@ -105,7 +106,9 @@ def moment(text: str | None) -> datetime | None:
 def opened(source: str | None) -> Iterator[Journal | None]:
     """Give the journal, or None where nothing was ever written."""
     if source is not None:
-        where = source if is_store(source) else f"sqlite:///{source}"
+        where = source if is_store(source) or "://" in source else f"sqlite:///{source}"
+        if "://" not in source and source != ":memory:" and not Path(source).exists():
+            raise ConfigurationError(f"There is no database {source}.")  # to read makes no file
     else:
         path = data_home() / FILE_NAME
         if not path.exists():

@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from llmbroker.catalog import Catalog, home_catalog
 from llmbroker.credentials import KeyRing
-from llmbroker.errors import InvalidRequestError, MissingKeyError
+from llmbroker.errors import ConfigurationError, InvalidRequestError, MissingKeyError
 from llmbroker.faces.cli.output import note, print_json, print_table
 from llmbroker.journal import FILE_NAME, Store, is_store, open_store
 from llmbroker.transports.blocking import BlockingIO
@@ -46,7 +47,9 @@ def ring(source: str | None = None, *, write: bool = False) -> Iterator[KeyRing]
     """Give the key ring over environment, ``.env`` and the stored keys."""
     store: Store | None
     if source is not None:
-        store = open_store(source if is_store(source) else f"sqlite:///{source}")
+        if not write and "://" not in source and not Path(source).exists():
+            raise ConfigurationError(f"There is no database {source}.")  # to read makes no file
+        store = open_store(source if is_store(source) or "://" in source else f"sqlite:///{source}")
     else:
         path = data_home() / FILE_NAME
         store = open_store(path) if write or path.exists() else None

@@ -6,14 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from llmbroker.catalog import fetch_catalog, home_catalog, keep_catalog
+from llmbroker.catalog import fetch_catalog, home_catalog, keep_catalog, read_model_list
 from llmbroker.errors import ConfigurationError, InvalidRequestError
 from llmbroker.faces.cli.output import local_time, note, print_json, print_table
+from llmbroker.journal import is_store, open_store
 from llmbroker.transports.model_store import data_home
 
 HELP = {
     "models": "The models of the pool: which could answer now, and why not.\n"
-    "With --base-url or --provider: the models that a server offers.",
+    "With --base-url or --provider: the models that a server offers.\n\n"
+    "  llmbroker models --source broker.db --take models.toml     puts a model list into a database",
     "snapshot": "How each model of the pool is now: health, running calls, belief in its quality; how the journal is.",
     "catalog": "The facts about models in force: the free pool and the aliases, with their date.\n"
     "A newer file is taken only from a path or URL that you name, and a URL only with its digest.",
@@ -24,6 +26,7 @@ def models_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--source", metavar="PATH", help="a model list (models.toml) or a database (broker.db)")
     parser.add_argument("--scope", metavar="USER", help="as this user sees it")
+    parser.add_argument("--take", metavar="PATH", help="replace the model list of the database --source by this file's")
     parser.add_argument("--base-url", metavar="URL", help="ask this server what it offers")
     parser.add_argument("--provider", metavar="ID", help="ask this provider what it offers")
     parser.add_argument("--key", metavar="VARIABLE", help="the variable that holds the key for --base-url")
@@ -48,6 +51,8 @@ def models(arguments: argparse.Namespace) -> int:
     """Print the pool, or what a server offers."""
     if arguments.base_url or arguments.provider:
         return _offered(arguments)
+    if arguments.take:
+        return _take_list(arguments.take, arguments.source)
     snapshot = _snapshot(arguments)
     if arguments.json:
         print_json(snapshot.models)
@@ -57,6 +62,19 @@ def models(arguments: argparse.Namespace) -> int:
     print_table(columns, rows, empty="The pool is empty.")
     if snapshot.missing_keys:
         note(f"Keys that would bring models into play: {', '.join(snapshot.missing_keys)}. Where to get them: llmbroker env")
+    return 0
+
+
+def _take_list(path: str, source: str | None) -> int:
+    if source is None or not is_store(source):
+        raise InvalidRequestError("A model list goes into a database: --source broker.db.", argument="--source")
+    listed = read_model_list(path)
+    store = open_store(source)
+    try:
+        store.set_models(listed)
+    finally:
+        store.close()
+    note(f"{source} has {len(listed)} models now.")
     return 0
 
 

@@ -11,14 +11,16 @@ from llmbroker.faces.cli.codes import NoKeyError
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Turn the absence of every key into the message that helps."""
+def explained(source: str | None = None) -> Iterator[None]:
+    """Turn the absence of every key into the message that helps; with the user's own ``source`` it names that list's keys."""
     try:
         yield
     except NoLLMAvailableError as error:
         if error.reason not in ("no_keys", "empty_pool"):
             raise
-        raise NoKeyError(no_key_text()) from error
+        missing = f"llmbroker: {error}\nllmbroker models --source {source} says which model lacks its key."
+        text = no_key_text() if source is None else missing
+        raise NoKeyError(text) from error
     except MissingKeyError as error:
         raise NoKeyError(f"llmbroker: {error}\nllmbroker env lists the keys that would help.") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from llmbroker.errors import InvalidRequestError, UnknownModelError
@@ -118,15 +118,24 @@ def _chosen(name: str | None, source: str | None) -> Any:
     """Return the one model that shall make up the pool, None for the whole pool or a direct alias."""
     if not name:
         return None
-    from llmbroker.catalog import LLMConfig, load_catalog, read_model_list
+    from llmbroker.catalog import LLMConfig, home_catalog, read_model_list
+    from llmbroker.journal import is_store, open_store
     from llmbroker.providers import table
-    from llmbroker.transports.model_store import DEFAULT, MODELS
+    from llmbroker.transports.model_store import DEFAULT, MODELS, data_home
 
     embedded = {"local": DEFAULT.name, **{known: known for known in MODELS}}.get(name)
     if embedded is not None or name.lower().endswith(".gguf"):
         return LLMConfig(name="local", provider="local", model=embedded or name, api_key_ref="")
-    catalog = load_catalog()
-    pool = read_model_list(source) if source and source.endswith(".toml") else catalog.pool
+    catalog = home_catalog(data_home())
+    pool: Sequence[LLMConfig] = catalog.pool
+    if source and is_store(source):
+        store = open_store(source)
+        try:
+            pool = store.models() or pool
+        finally:
+            store.close()
+    elif source:
+        pool = read_model_list(source)
     for config in pool:
         if config.name == name:
             return config
