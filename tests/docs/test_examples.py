@@ -86,6 +86,8 @@ SAYS = {
     "docs/keys.md:1": "Paris",
     "docs/keys.md:2": "[('GROQ_API_KEY', 'bob')]",
     "docs/testing.md:1": "Hello. after 20 seconds",
+    "docs/testing.md:3": "It is 42. ['fenced', 'server_error', None]\n['42']",
+    "docs/testing.md:4": "Paris.",
     "docs/testing.md:2": "cut after 'Once upon'",
 }
 

@@ -305,7 +305,7 @@ class ReplayStream:
         self._target = target
         self._fault = answer.fault
         self._every = answer.every
-        self._steps = _steps(answer)
+        self._steps = steps_of(answer)
         self._size = 0
         self._open = True
 
@@ -385,7 +385,7 @@ def _as_answer(answer: Any, request: HTTPRequest) -> Answer:
     return Answer(body=answer)
 
 
-def _steps(answer: Answer) -> list[bytes | float]:
+def steps_of(answer: Answer) -> list[bytes | float]:
     """The chunks and pauses, last first."""
     body = answer.body
     if isinstance(body, Mapping):
