@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check fix tables docs slow live traffic soak kills walks bench import-bench bfcl bfcl-oracle routing lock changelog clean need-shared
+.PHONY: help demo check fix tables docs slow live traffic soak kills walks bench import-bench rows-bench study bfcl bfcl-oracle routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,13 @@ bench: $(VENV)/.bench-stamp need-shared ## CPU of a call, a loop, a stream in un
 
 import-bench: $(VENV)/.bench-stamp ## CPU and memory of `import llmbroker` beside `import httpx`
 	$(BIN)/python benchmarks/imports.py
+
+rows-bench: $(VENV)/.bench-stamp ## rows a second beside a thread pool over the openai client
+	$(BIN)/python benchmarks/rows.py $(N)
+
+study: $(VENV)/.study-stamp ## run the example study on the model of this machine; writes what its page shows
+	rm -f examples/study/study.db*
+	$(BIN)/python examples/study/study.py
 
 soak: $(VENV)/.bench-stamp ## 10,000 calls, 1,000 cut streams, 1,000 timeouts: descriptors, threads, memory stay flat
 	$(BIN)/python benchmarks/soak.py $(N)
@@ -112,6 +119,10 @@ $(VENV)/.docs-stamp: $(VENV)/.stamp
 
 $(VENV)/.bench-stamp: $(VENV)/.stamp
 	$(call environment,$(VENV),--editable '.[dev$(comma)local$(comma)bench]')
+	@touch $@
+
+$(VENV)/.study-stamp: $(VENV)/.stamp
+	$(call environment,$(VENV),--editable '.[dev$(comma)study]')
 	@touch $@
 
 $(DEMO)/.stamp: pyproject.toml requirements.lock

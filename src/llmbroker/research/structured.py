@@ -95,9 +95,10 @@ def form_of(given: Any) -> Form:
         return _of_mapping(given)
     try:
         return _of_type(given)
-    except TypeError:
+    except TypeError as error:
         raise InvalidRequestError(
-            f"response_format is a type, a JSON schema or OpenAI's mapping, not {given!r}.", argument="response_format"
+            f"response_format is a type, a JSON schema or OpenAI's mapping, not {given!r} ({error}).",
+            argument="response_format",
         ) from None
 
 
