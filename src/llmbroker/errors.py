@@ -111,9 +111,13 @@ class MissingKeyError(LLMBrokerError):
 
 
 class ConfigurationError(LLMBrokerError, ValueError):
-    """A model list, catalog, database or setting cannot be used."""
+    """A model list, catalog, database or setting cannot be used. ``field`` names the setting, where it is one."""
 
     kind: ClassVar[Kind] = "parameter"
+
+    def __init__(self, message: str, *, field: str | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.field = field
 
 
 class StoreError(ConfigurationError):

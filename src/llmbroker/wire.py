@@ -14,10 +14,23 @@ memory stays bounded whatever a server sends.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+def can_be_sent(name: str, value: str) -> bool:
+    """Whether a header field can go over HTTP: a name that is one, a value without control characters and within Latin-1.
+
+    A line break in a value would begin a field of its own (RFC 9110, 5.5).
+    """
+    return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
+
 
 MAX_EVENT = 32 * 1024 * 1024
 

@@ -191,7 +191,7 @@ def test_what_is_left_out_is_said_once(caplog: pytest.LogCaptureFixture) -> None
 def test_a_parameter_that_json_cannot_carry_is_named(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="knob") as caught:
         sent("hi", params={"fine": 1, "knob": value})
-    assert caught.value.argument == "params['knob']"
+    assert caught.value.argument.startswith("params['knob']")
 
 
 # -- structured output ---------------------------------------------------------------------------------------------------

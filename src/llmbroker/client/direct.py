@@ -15,7 +15,7 @@ from llmbroker.credentials import Secret
 from llmbroker.errors import ConfigurationError, InvalidRequestError, MissingKeyError
 from llmbroker.exchange import Event, Reply, Request, TextDelta, make_request
 from llmbroker.io import Port
-from llmbroker.messages import check_text
+from llmbroker.messages import check_text, shown
 from llmbroker.providers import table
 from llmbroker.providers.base import Deployment, Provider
 from llmbroker.transports.aio import AsyncIO
@@ -135,11 +135,15 @@ def checked_seconds(value: Any, argument: str, *, allow_zero: bool = False) -> f
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidRequestError(f"{argument} is a finite number of seconds, not {value!r}.", argument=argument)
-    if value < 0 or (value == 0 and not allow_zero):
-        raise InvalidRequestError(f"{argument} is more than 0 seconds, not {value!r}.", argument=argument)
-    return float(value)
+    try:
+        seconds = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise InvalidRequestError(f"{argument} is a finite number of seconds, not {shown(value)}.", argument=argument)
+    if seconds < 0 or (seconds == 0 and not allow_zero):
+        raise InvalidRequestError(f"{argument} is more than 0 seconds, not {shown(value)}.", argument=argument)
+    return seconds
 
 
 def environment_key(provider: Provider, base_url: str | None = None) -> Secret | None:
@@ -177,10 +181,12 @@ def direct_deployment(
         MissingKeyError: the provider needs a key and there is none.
     """
     if not isinstance(model, str) or not model.strip():
-        raise InvalidRequestError(f"model is the name of a model, not {model!r}.", argument="model")
+        raise InvalidRequestError(f"model is the name of a model, not {shown(model)}.", argument="model")
     check_text(model, "model")
     if base_url is None and provider is None:
         raise InvalidRequestError("Give provider= (a known one) or base_url= (any compatible server).", argument="provider")
+    if not isinstance(api_key, str | Secret | None):
+        raise InvalidRequestError(f"api_key is a string, not {type(api_key).__name__}.", argument="api_key")
     if isinstance(api_key, str):
         api_key = Secret(check_text(api_key.strip(), "api_key"), "argument api_key")
     try:
@@ -190,12 +196,11 @@ def direct_deployment(
             base_url=base_url,
             provider=provider,
             dialect=dialect,
-            headers=dict(headers or {}),
-            tool_params=dict(tool_params or {}),
+            headers=headers or {},
+            tool_params=tool_params or {},
         )
     except ConfigurationError as error:
-        named = next((name for name in ("base_url", "tool_params", "headers", "dialect") if name in str(error)), "model")
-        raise InvalidRequestError(str(error), argument=named) from None
+        raise InvalidRequestError(str(error), argument=error.field or "model") from None
     key = api_key or None
     if key is None and provider is not None:
         row = table.lookup(provider)

@@ -23,7 +23,7 @@ from llmbroker.errors import (
 )
 from llmbroker.exchange import Event, Fold, Reply, Request, Usage
 from llmbroker.io import ByteStream, Port
-from llmbroker.providers.base import Deployment, Mend, decode_reply, request_id
+from llmbroker.providers.base import Deployment, Mend, decode_reply, encode_request, request_id
 from llmbroker.providers.leaked import recover
 from llmbroker.wire import SSE, HTTPReply, NDJSONDecoder, SSEDecoder
 
@@ -57,13 +57,12 @@ async def complete(port: Port, deployment: Deployment, request: Request, deadlin
 
 
 async def _complete(port: Port, deployment: Deployment, request: Request, deadline: float | None) -> Reply:
-    dialect = deployment.dialect
     try:
-        http = await port.send(dialect.encode(request, deployment), deadline)
+        http = await port.send(encode_request(request, deployment), deadline)
     except (ConnectionFailedError, LLMTimeoutError, InvalidProviderResponseError) as error:
         raise _named(error, deployment) from error.__cause__
     if not 200 <= http.status < 300:
-        raise dialect.decode_error(http, deployment)
+        raise deployment.dialect.decode_error(http, deployment)
     if http.headers.get("content-type", "").startswith("text/event-stream"):
         return _folded(http, deployment, request)
     return _recovered(decode_reply(http, deployment), deployment, request)
@@ -346,7 +345,7 @@ class ReplyStream:
 
     async def _open_once(self) -> None:
         deployment = self._deployment
-        stream = await self._port.open(deployment.dialect.encode(self._request, deployment), self._deadline)
+        stream = await self._port.open(encode_request(self._request, deployment), self._deadline)
         self._bytes = stream
         if not 200 <= stream.status < 300:
             body = await self._whole()

@@ -22,6 +22,7 @@ from llmbroker.credentials.sources import EnvFile, Environment, Given
 from llmbroker.credentials.stored import SecretStore, StoredKeys, check_scope
 from llmbroker.errors import ConfigurationError, MissingKeyError
 from llmbroker.io import Port
+from llmbroker.wire import can_be_sent
 
 REMEMBERED = 4096
 
@@ -82,6 +83,10 @@ class KeyRing:
             found = await self._port.call(self.stored.find, ref, scope)
         if found is not None:
             self._remember(found)
+            if not can_be_sent("authorization", found.reveal()):
+                raise ConfigurationError(
+                    f"The key {ref} ({found.source}) holds a line break or a character that no header can carry: copy it again."
+                )
         return found
 
     async def resolve(self, refs: Sequence[str], scope: str | None = None) -> Secret | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange.events import JSON
-from llmbroker.messages import History, check_text, wire_name
+from llmbroker.messages import History, check_text, plain, shown, wire_name
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -94,21 +94,22 @@ def _tool_spec(tool: Any, index: int) -> ToolSpec:
         parameters = {"type": "object", "properties": {}}
     if not isinstance(parameters, Mapping):
         raise InvalidRequestError("A tool's parameters are a JSON schema (a mapping).", argument=f"{where}.function.parameters")
+    parameters = plain(parameters, f"{where}.function.parameters")
     if parameters.get("type", "object") != "object":
         raise InvalidRequestError(
-            f"A tool's parameters have type object, not {parameters.get('type')!r}.", argument=f"{where}.function.parameters"
+            f"A tool's parameters have type object, not {shown(parameters.get('type'))}.",
+            argument=f"{where}.function.parameters",
         )
-    try:
-        msgspec.json.encode(parameters)
-    except (TypeError, ValueError, UnicodeEncodeError) as error:
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
         raise InvalidRequestError(
-            f"The parameters of tool {name!r} cannot be written as JSON: {error}.", argument=f"{where}.function.parameters"
-        ) from None
+            f"A tool's strict is True, False or None, not {shown(strict)}.", argument=f"{where}.function.strict"
+        )
     return ToolSpec(
         wire_name(name),
         description,
-        dict(parameters),
-        strict=function.get("strict"),
+        parameters,
+        strict=strict,
         cache=bool(tool.get("cache_control")),
         declared=name,
     )
@@ -151,7 +152,8 @@ def tool_choice(choice: Any, tools: ToolSet | None) -> Choice | None:
     if not isinstance(name, str) or not tools or name not in tools.by_name:
         known = ", ".join(tools.by_name) if tools else "none declared"
         raise InvalidRequestError(
-            f"tool_choice {choice!r} is neither auto, none, required nor a tool of this call ({known}).", argument="tool_choice"
+            f"tool_choice {shown(choice)} is neither auto, none, required nor a tool of this call ({known}).",
+            argument="tool_choice",
         )
     return Choice("tool", tools.by_name[name].name)
 
@@ -208,30 +210,68 @@ def make_request(
     if "response_format" in merged and response_format is None:
         merged = dict(merged)
         response_format = merged.pop("response_format")
-    if response_format is not None and (not isinstance(response_format, Mapping) or "type" not in response_format):
-        raise InvalidRequestError(
-            "response_format is a mapping with a type: text, json_object or json_schema.", argument="response_format"
-        )
     return Request(
         history=messages if isinstance(messages, History) else History(messages),
         tools=declared,
         tool_choice=tool_choice(choice, declared),
-        response_format=dict(response_format) if response_format is not None else None,
+        response_format=None if response_format is None else _checked_format(response_format),
         params=merged,
         stream=stream,
     )
 
 
+def _checked_format(given: Any) -> JSON:
+    if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
+        raise InvalidRequestError(
+            "response_format is a mapping with a type: text, json_object or json_schema.", argument="response_format"
+        )
+    made: JSON = plain(given, "response_format")
+    inner = made.get("json_schema")
+    if made["type"] == "json_schema" and inner is not None:
+        for value, kind, where in (
+            (inner, dict, "response_format.json_schema"),
+            (inner.get("schema", {}) if isinstance(inner, dict) else {}, dict, "response_format.json_schema.schema"),
+            (inner.get("name", "") if isinstance(inner, dict) else "", str, "response_format.json_schema.name"),
+        ):
+            if not isinstance(value, kind):
+                raise InvalidRequestError(
+                    f"{where} is a {'mapping' if kind is dict else 'string'}, not {shown(value)}.", argument=where
+                )
+    return made
+
+
+_TEXTS = "a string or a list of strings"
+_SHAPES: Mapping[str, str] = {
+    "stop": _TEXTS,
+    "modalities": _TEXTS,
+    "reasoning_effort": "a string",
+    "service_tier": "a string",
+    "user": "a string",
+    "options": "a mapping",
+}
+"""Parameters that dialects take apart, and what they are."""
+
+
+def _fits(value: Any, shape: str) -> bool:
+    if isinstance(value, str):
+        return shape != "a mapping"
+    if isinstance(value, list):
+        return shape == _TEXTS and all(isinstance(item, str) for item in value)
+    return value is None or (shape == "a mapping" and isinstance(value, dict))
+
+
 def _checked_params(params: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(params, Mapping):
         raise InvalidRequestError(f"{where} is a mapping, not {type(params).__name__}.", argument=where)
+    made: JSON = {}
     for name, value in params.items():
         if not isinstance(name, str):
-            raise InvalidRequestError(f"{where} has a name that is no string: {name!r}.", argument=where)
+            raise InvalidRequestError(f"{where} has a name that is no string: {shown(name)}.", argument=where)
+        place = f"{where}[{shown(name)}]"
         if name in RESERVED:
-            raise InvalidRequestError(
-                f"{name!r} is set by the call itself and may not stand in {where}.", argument=f"{where}[{name!r}]"
-            )
-        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-            raise InvalidRequestError(f"{name!r} is not a finite number.", argument=f"{where}[{name!r}]")
-    return params
+            raise InvalidRequestError(f"{name!r} is set by the call itself and may not stand in {where}.", argument=place)
+        made[check_text(name, place)] = value if name == "tool_choice" else plain(value, place)
+        shape = _SHAPES.get(name)
+        if shape is not None and not _fits(made[name], shape):
+            raise InvalidRequestError(f"{place} is {shape}, not {shown(value)}.", argument=place)
+    return made

@@ -29,7 +29,7 @@ from llmbroker.loop.approval import PauseLoop, PendingCall
 from llmbroker.loop.bounds import bounded_flow, may_go_on, prepared, spent, told
 from llmbroker.loop.execute import bind, ready_event, run_all
 from llmbroker.loop.run import JSON, Plan, Run, used_ids
-from llmbroker.messages import History
+from llmbroker.messages import History, shown
 from llmbroker.tools import Call, ToolRow, Turn, canonical, fit, read_arguments, read_turn
 
 MOST_MALFORMED = 3
@@ -245,7 +245,7 @@ def _record(run: Run, plans: Sequence[Plan], known: Mapping[str, JSON] = {}) -> 
 
 
 def _same_arguments(plan: Plan) -> str:
-    return canonical(plan.arguments) if plan.arguments is not None else plan.written or repr(plan.call.arguments)
+    return canonical(plan.arguments) if plan.arguments is not None else plan.written or shown(plan.call.arguments)
 
 
 def _row(run: Run, plan: Plan, text: str) -> ToolRow:
@@ -254,7 +254,7 @@ def _row(run: Run, plan: Plan, text: str) -> ToolRow:
         round=run.step,
         id=plan.call.id,
         name=plan.call.name,
-        arguments=plan.written or (given if isinstance(given, str) else "" if given is None else repr(given)),
+        arguments=plan.written or (given if isinstance(given, str) else "" if given is None else shown(given)),
         result=text,
         error=plan.error,
         repaired=plan.repaired,

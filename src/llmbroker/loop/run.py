@@ -17,7 +17,7 @@ from llmbroker.loop.compaction import Compaction
 from llmbroker.loop.output import Output
 from llmbroker.loop.spans import tracer
 from llmbroker.loop.watch import Watch
-from llmbroker.messages import History
+from llmbroker.messages import History, shown
 from llmbroker.tools import DEFAULT_LIMIT, Bound, Call, Tally, Tool, Toolbox, ToolHistory, ToolLoop, checked_limit
 
 JSON: TypeAlias = dict[str, Any]
@@ -238,7 +238,7 @@ def _receive(target: Any, messages: list[JSON], rows: ToolHistory, sums: ToolLoo
 
 def _whole(value: Any, argument: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidRequestError(f"{argument} is a whole number of at least {least}, not {value!r}.", argument=argument)
+        raise InvalidRequestError(f"{argument} is a whole number of at least {least}, not {shown(value)}.", argument=argument)
     return value
 
 

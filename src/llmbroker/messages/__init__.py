@@ -36,6 +36,7 @@ from llmbroker.messages.parts import (
     read_parts,
     wire_name,
 )
+from llmbroker.messages.plain import plain, shown
 
 __all__ = [
     "CALL_KEYS",
@@ -62,9 +63,11 @@ __all__ = [
     "encode_blocks",
     "encode_pieces",
     "object_text",
+    "plain",
     "read_calls",
     "read_parts",
     "repair",
+    "shown",
     "validate",
     "wire_name",
 ]

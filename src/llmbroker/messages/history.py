@@ -25,11 +25,13 @@ from llmbroker.messages.parts import (
     Role,
     Text,
     User,
+    check_text,
     object_text,
     read_calls,
     read_parts,
     wire_name,
 )
+from llmbroker.messages.plain import plain, shown
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -41,6 +43,15 @@ ROLES: dict[str, Role] = {
     "function": "tool",
 }
 MEDIA: dict[type, str] = {Image: "images", Audio: "audio", File: "files"}
+
+
+def _native(given: Any, where: str) -> JSON | None:
+    """Return a provider's own items of a turn; what has another shape is somebody else's and passed over."""
+    items = given.get("items") if isinstance(given, dict) else None
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+        return None
+    made: JSON = plain(given, where)
+    return made
 
 
 class Turn:
@@ -102,10 +113,11 @@ class History(list[JSON]):
     def _take(self, message: Any, where: str) -> None:
         if not isinstance(message, Mapping):
             raise InvalidRequestError(f"A message is a mapping, not {type(message).__name__}.", argument=where)
-        role = ROLES.get(message.get("role", None) or "")
+        given = message.get("role")
+        role = ROLES.get(given) if isinstance(given, str) else None
         if role is None:
             raise InvalidRequestError(
-                f"Unknown role {message.get('role')!r}; known: system, user, assistant, tool.", argument=f"{where}.role"
+                f"Unknown role {shown(given)}; known: system, user, assistant, tool.", argument=f"{where}.role"
             )
         content = message.get("content")
         parts = read_parts(content, f"{where}.content")
@@ -140,6 +152,7 @@ class History(list[JSON]):
             original = call.get("id")
             text = original if isinstance(original, str) else ""
             extra = {key: value for key, value in call.items() if key not in CALL_KEYS} or None
+            extra = plain(extra, f"{where}.tool_calls") if extra else None
             given = text if text.isprintable() and text not in self._given else ""
             self._given.add(text)
             made = Call(
@@ -149,14 +162,13 @@ class History(list[JSON]):
             calls.append(made)
             self._turn.calls.append((text, made))
         reasoning = message.get("reasoning_content") or message.get("reasoning")
-        native = message.get("provider_data")
         refusal = message.get("refusal")
         self._turn.assistant = Assistant(
             parts,
             tuple(calls),
-            reasoning=reasoning if isinstance(reasoning, str) else None,
-            refusal=refusal if isinstance(refusal, str) else None,
-            native=native if isinstance(native, dict) and isinstance(native.get("items"), list) else None,
+            reasoning=check_text(reasoning, f"{where}.reasoning_content") if isinstance(reasoning, str) else None,
+            refusal=check_text(refusal, f"{where}.refusal") if isinstance(refusal, str) else None,
+            native=_native(message.get("provider_data"), f"{where}.provider_data"),
         )
 
     def _unique(self, wanted: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmbroker.messages.history import ROLES, History
 from llmbroker.messages.parts import JSON, Result, Text, object_text, read_parts, wire_name
+from llmbroker.messages.plain import shown
 
 
 def validate(messages: Any) -> list[str]:
@@ -22,28 +23,32 @@ def validate(messages: Any) -> list[str]:
     for index, message in enumerate(history):
         role = ROLES[message["role"]]
         if role == "tool":
-            wanted = message.get("tool_call_id")
-            if pending.get(wanted or "", 0) > 0:
-                pending[wanted or ""] -= 1
+            wanted = _word(message.get("tool_call_id"))
+            if pending.get(wanted, 0) > 0:
+                pending[wanted] -= 1
             else:
-                faults.append(f"messages[{index}]: a result for {wanted!r}, which no open call of the turn before has as id.")
+                faults.append(f"messages[{index}]: a result for {shown(wanted)}, which no open call of the turn before has.")
             continue
-        faults += [f"messages[{index}]: call {name!r} before it has no result." for name, n in pending.items() if n > 0]
+        faults += [f"messages[{index}]: call {shown(name)} before it has no result." for name, n in pending.items() if n > 0]
         pending = {}
         if role != "assistant":
             continue
         for call in message.get("tool_calls") or ():
-            given = call.get("id")
+            given = _word(call.get("id"))
             name, arguments = call["function"].get("name"), call["function"].get("arguments")
             if not given or given in seen:
-                faults.append(f"messages[{index}]: the call id {given!r} is missing or was used before.")
+                faults.append(f"messages[{index}]: the call id {shown(given)} is missing or was used before.")
             if name != wire_name(name):
-                faults.append(f"messages[{index}]: the tool name {name!r} is not accepted by every provider.")
+                faults.append(f"messages[{index}]: the tool name {shown(name)} is not accepted by every provider.")
             if not isinstance(arguments, str) or object_text(arguments) != arguments.strip():
-                faults.append(f"messages[{index}]: the arguments of call {given!r} are not the text of a JSON object.")
-            seen.add(given or "")
-            pending[given or ""] = pending.get(given or "", 0) + 1
-    return faults + [f"at the end: call {name!r} has no result yet." for name, n in pending.items() if n > 0]
+                faults.append(f"messages[{index}]: the arguments of call {shown(given)} are not the text of a JSON object.")
+            seen.add(given)
+            pending[given] = pending.get(given, 0) + 1
+    return faults + [f"at the end: call {shown(name)} has no result yet." for name, n in pending.items() if n > 0]
+
+
+def _word(identity: Any) -> str:
+    return identity if isinstance(identity, str) else ""
 
 
 def repair(messages: Any) -> list[JSON]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from llmbroker.errors import InvalidRequestError
+from llmbroker.messages.plain import plain, shown
 
 JSON: TypeAlias = dict[str, Any]
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -156,13 +157,21 @@ def _data_url(url: str) -> tuple[str | None, str | None]:
     return data, head.split(";")[0] or None
 
 
+def _word(source: Mapping[str, Any], name: str, where: str) -> str | None:
+    """Return an optional text of a part."""
+    value = source.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequestError(f"{where}.{name} is a string, not {shown(value)}.", argument=f"{where}.{name}")
+    return check_text(value, f"{where}.{name}") if value else None
+
+
 def _image(part: Mapping[str, Any], where: str, cache: bool) -> Image:
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, Mapping) else image
     if not isinstance(url, str) or not url:
         raise InvalidRequestError("An image needs image_url.url, a data: or https: URL.", argument=f"{where}.image_url")
     check_text(url, where)
-    detail = image.get("detail") if isinstance(image, Mapping) else None
+    detail = _word(image, "detail", f"{where}.image_url") if isinstance(image, Mapping) else None
     data, media = _data_url(url)
     if data is not None:
         return Image(data=data, media_type=media or "image/png", detail=detail, cache=cache)
@@ -177,17 +186,19 @@ def _file(part: Mapping[str, Any], where: str, cache: bool) -> File:
     file = part.get("file")
     if not isinstance(file, Mapping):
         raise InvalidRequestError("A file part needs a mapping 'file'.", argument=f"{where}.file")
-    value, file_id, name = file.get("file_data"), file.get("file_id"), file.get("filename")
+    value, file_id = file.get("file_data"), file.get("file_id")
+    name, form = _word(file, "filename", f"{where}.file"), _word(file, "format", f"{where}.file")
     if isinstance(value, str):
         check_text(value, where)
         data, media = _data_url(value)
         if data is not None:
             return File(data=data, media_type=media or "application/pdf", name=name, cache=cache)
         if value.startswith(("http://", "https://", "gs://")):
-            return File(url=value, media_type=file.get("format"), name=name, cache=cache)
-        return File(data=value, media_type=file.get("format") or "application/pdf", name=name, cache=cache)
+            return File(url=value, media_type=form, name=name, cache=cache)
+        return File(data=value, media_type=form or "application/pdf", name=name, cache=cache)
     if isinstance(file_id, str):
-        return File(file_id=file_id, media_type=file.get("format"), name=name, cache=cache)
+        check_text(file_id, f"{where}.file.file_id")
+        return File(file_id=file_id, media_type=form, name=name, cache=cache)
     raise InvalidRequestError("A file part needs file.file_data or file.file_id.", argument=f"{where}.file")
 
 
@@ -208,13 +219,14 @@ def _part(part: Any, where: str) -> Part:
         audio = part.get("input_audio")
         if not isinstance(audio, Mapping) or not isinstance(audio.get("data"), str):
             raise InvalidRequestError("A sound needs input_audio.data and .format.", argument=f"{where}.input_audio")
-        return Audio(data=audio["data"], format=str(audio.get("format") or "wav"))
+        data = check_text(audio["data"], f"{where}.input_audio.data")
+        return Audio(data=data, format=_word(audio, "format", f"{where}.input_audio") or "wav")
     if kind == "file":
         return _file(part, where, cache)
     if kind == "refusal":
-        return Text(check_text(str(part.get("refusal") or ""), where))
+        return Text(_word(part, "refusal", where) or "")
     raise InvalidRequestError(
-        f"Unknown part type {kind!r}; known: text, image_url, input_audio, file.", argument=f"{where}.type"
+        f"Unknown part type {shown(kind)}; known: text, image_url, input_audio, file.", argument=f"{where}.type"
     )
 
 
@@ -246,7 +258,7 @@ def read_calls(message: Mapping[str, Any], where: str) -> list[Mapping[str, Any]
 
 def wire_name(name: Any) -> str:
     """Return a name that every provider accepts: illegal characters become ``_``, at most 64, never empty."""
-    return _NAME.sub("_", str(name or ""))[:64] or "unknown"
+    return _NAME.sub("_", name if isinstance(name, str) else "")[:64] or "unknown"
 
 
 def object_text(arguments: Any) -> str:
@@ -266,10 +278,10 @@ def object_text(arguments: Any) -> str:
         return "{}"
     if isinstance(arguments, Mapping):
         try:
-            return msgspec.json.encode(arguments).decode()
-        except (TypeError, ValueError, UnicodeEncodeError):
+            return msgspec.json.encode(plain(arguments, "arguments")).decode()
+        except InvalidRequestError:
             pass
-    return msgspec.json.encode({"_unreadable": repr(arguments)[:2000].encode("utf-8", "replace").decode()}).decode()
+    return msgspec.json.encode({"_unreadable": shown(arguments).encode("utf-8", "replace").decode()}).decode()
 
 
 CALL_KEYS = frozenset({"id", "type", "function", "index"})

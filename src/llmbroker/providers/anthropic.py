@@ -21,7 +21,7 @@ from llmbroker.providers.anthropic_mend import mend
 from llmbroker.providers.anthropic_params import family, output_schema, put_params, thinks
 from llmbroker.providers.anthropic_stream import ANSWER_TOOL, FINISH, Decoder, decode
 from llmbroker.providers.base import Deployment, Dialect
-from llmbroker.providers.params import note, written
+from llmbroker.providers.params import note
 from llmbroker.providers.refusal import decode_error as read_refusal
 from llmbroker.providers.urls import join
 from llmbroker.wire import HTTPReply, HTTPRequest
@@ -71,7 +71,7 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
         verb = "streamRawPredict" if request.stream else "rawPredict"
         url = join(deployment.base_url, f"/models/{body.pop('model')}:{verb}")
         body.setdefault("anthropic_version", "vertex-2023-10-16")
-    return HTTPRequest(url, deployment.static_headers, written(body, request))
+    return HTTPRequest(url, deployment.static_headers, msgspec.json.encode(body))
 
 
 def _joined(array: bytes, items: list[JSON], before: bool = False) -> bytes:

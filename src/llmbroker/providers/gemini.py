@@ -18,7 +18,7 @@ from llmbroker.messages import Assistant, Audio, Block, Call, Encoded, File, His
 from llmbroker.providers.base import Deployment, Dialect, Mend
 from llmbroker.providers.gemini_params import Family, family, openapi_schema, put_params
 from llmbroker.providers.gemini_stream import FINISH, Decoder, decode
-from llmbroker.providers.params import note, written
+from llmbroker.providers.params import note
 from llmbroker.providers.refusal import decode_error
 from llmbroker.providers.urls import join
 from llmbroker.wire import HTTPRequest
@@ -69,7 +69,7 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     body["contents"] = msgspec.Raw(contents)
     verb = "streamGenerateContent?alt=sse" if request.stream else "generateContent"
     model = deployment.model if "/" in deployment.model else f"models/{deployment.model}"
-    return HTTPRequest(join(deployment.base_url, f"/{model}:{verb}"), deployment.static_headers, written(body, request))
+    return HTTPRequest(join(deployment.base_url, f"/{model}:{verb}"), deployment.static_headers, msgspec.json.encode(body))
 
 
 def _before(array: bytes, item: JSON) -> bytes:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import msgspec
+
 from llmbroker.errors import BadRequestError, ContextWindowError, ModelNotFoundError, ServerError
 from llmbroker.exchange import Event, Finished, Request, TextDelta, ToolSpec
 from llmbroker.messages import Block, Text
@@ -18,7 +20,7 @@ from llmbroker.providers import local_schema, openai_chat, openai_chat_stream, r
 from llmbroker.providers.base import Deployment, Dialect, Provider, StreamDecoder
 from llmbroker.providers.local_answer import AnswerReader
 from llmbroker.providers.local_prompt import SMALL, Wish, turn
-from llmbroker.providers.params import asked, written
+from llmbroker.providers.params import asked
 from llmbroker.wire import SSE, HTTPRequest
 
 JSON: TypeAlias = dict[str, Any]
@@ -44,7 +46,6 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     """Return the request for the engine.
 
     Raises:
-        InvalidRequestError: a parameter cannot be written as JSON.
         UnsupportedFeatureError: the conversation holds images, sound or files.
     """
     params = {name: value for name, value in asked(request, deployment).items() if value is not None}
@@ -78,7 +79,7 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     if request.stream:
         body["stream"] = True
     body.update(params)
-    return HTTPRequest(URL, {"content-type": "application/json"}, written(body, request))
+    return HTTPRequest(URL, {"content-type": "application/json"}, msgspec.json.encode(body))
 
 
 def _in_reach(request: Request) -> tuple[tuple[ToolSpec, ...], bool]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from llmbroker.errors import InvalidRequestError, UnsupportedFeatureError
+from llmbroker.errors import UnsupportedFeatureError
 from llmbroker.exchange import Choice, Reply, Request, ToolSet
 from llmbroker.messages import Assistant, Audio, Block, Call, File, Image, Part, Result, Text, User, encode_pieces
 from llmbroker.providers.base import Deployment, Dialect, StreamDecoder
@@ -34,7 +34,6 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
     """Return the HTTP request for a request.
 
     Raises:
-        InvalidRequestError: a parameter cannot be written as JSON.
         UnsupportedFeatureError: the provider takes no tools, images, sound or files at all.
     """
     provider = deployment.provider
@@ -55,24 +54,11 @@ def encode(request: Request, deployment: Deployment) -> HTTPRequest:
         if "stream_usage" in provider.features and "stream_options" not in deployment.mended.drop:
             body["stream_options"] = {"include_usage": True}
     messages = _messages(request, deployment, word)
-    try:
-        rest = msgspec.json.encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _unwritable(request, error) from None
+    rest = msgspec.json.encode(body)
     # Joined, not encoded: the messages may be a megabyte that was written before.
     model = msgspec.json.encode(deployment.model)
     data = b"".join((b'{"model":', model, b',"messages":', *messages, b"," if body else b"", rest[1:]))
     return HTTPRequest(join(deployment.base_url, "/chat/completions"), deployment.static_headers, data)
-
-
-def _unwritable(request: Request, error: Exception) -> InvalidRequestError:
-    """Name the parameter that JSON cannot carry."""
-    for name, value in request.params.items():
-        try:
-            msgspec.json.encode({name: value})
-        except (TypeError, ValueError, RecursionError) as reason:
-            return InvalidRequestError(f"{name!r} cannot be written as JSON: {reason}.", argument=f"params[{name!r}]")
-    return InvalidRequestError(f"The request cannot be written as JSON: {error}.", argument="params")
 
 
 def _tools(tools: ToolSet, marks: bool) -> msgspec.Raw:

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import msgspec
-
-from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import Request
 from llmbroker.providers.base import Deployment
 
@@ -63,25 +60,6 @@ def left_out(params: JSON, names: frozenset[str], deployment: Deployment, why: s
     for name in names & params.keys():
         if params.pop(name) is not None:
             note(deployment, name, why)
-
-
-def written(body: JSON, request: Request) -> bytes:
-    """Return a body as JSON text.
-
-    Raises:
-        InvalidRequestError: names the parameter that JSON cannot carry.
-    """
-    try:
-        return msgspec.json.encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        for name, value in request.params.items():
-            try:
-                msgspec.json.encode({name: value})
-            except (TypeError, ValueError, RecursionError) as reason:
-                raise InvalidRequestError(
-                    f"{name!r} cannot be written as JSON: {reason}.", argument=f"params[{name!r}]"
-                ) from None
-        raise InvalidRequestError(f"The request cannot be written as JSON: {error}.", argument="params") from None
 
 
 def whole_number(value: Any) -> int | None:

@@ -54,7 +54,7 @@ def show(value: Any, limit: int = 80) -> str:
         value = value[: limit * 2]
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
-    except (ValueError, TypeError, RecursionError):
+    except Exception:  # a cycle, too deep, or a repr that fails
         text = type(value).__name__
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode()

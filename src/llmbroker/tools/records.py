@@ -7,6 +7,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
+MOST_TOKENS = 1 << 53
+"""A count beyond is no count."""
+
 COLUMNS = ("round", "id", "name", "arguments", "result", "error", "repaired", "duration")
 
 
@@ -136,6 +139,6 @@ def _sum(known: int | None, new: int | None) -> int | None:
 def _tokens(usage: Any, *names: str) -> int | None:
     for name in names:
         value = usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MOST_TOKENS:
             return int(value)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmbroker.errors import InvalidRequestError
-from llmbroker.messages import EMPTY_RESULT
+from llmbroker.messages import EMPTY_RESULT, shown
 
 DEFAULT_LIMIT = 100_000
 """Characters of one result that reach the model."""
@@ -21,7 +21,7 @@ def checked_limit(limit: Any) -> int | None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise InvalidRequestError(
-            f"result_limit is a number of characters above 0, or None, not {limit!r}.", argument="result_limit"
+            f"result_limit is a number of characters above 0, or None, not {shown(limit)}.", argument="result_limit"
         )
     return limit
 

@@ -9,7 +9,7 @@ import msgspec
 
 from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import ToolSet, tool_set
-from llmbroker.messages import wire_name
+from llmbroker.messages import shown, wire_name
 from llmbroker.tools.functions import FunctionTool, made_tools
 from llmbroker.tools.schema import listed, nearest
 
@@ -48,7 +48,7 @@ class Toolbox:
         self._tools: dict[str, Tool] = {}
         for name, function in (dispatch or {}).items():
             if not isinstance(name, str):
-                raise InvalidRequestError(f"dispatch has a name that is no string: {name!r}.", argument="dispatch")
+                raise InvalidRequestError(f"dispatch has a name that is no string: {shown(name)}.", argument="dispatch")
             if not callable(function):
                 raise InvalidRequestError(
                     f"The tool {name!r} cannot be called: it is {type(function).__name__}.", argument=f"dispatch[{name!r}]"
