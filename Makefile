@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check fix tables docs slow live traffic soak kills walks bench import-bench rows-bench study bfcl bfcl-oracle routing lock changelog clean need-shared
+.PHONY: help demo check fix tables docs slow live traffic soak concurrency failover kills walks bench import-bench rows-bench study bfcl bfcl-oracle routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,12 @@ study: $(VENV)/.study-stamp ## run the example study on the model of this machin
 
 soak: $(VENV)/.bench-stamp ## 10,000 calls, 1,000 cut streams, 1,000 timeouts: descriptors, threads, memory stay flat
 	$(BIN)/python benchmarks/soak.py $(N)
+
+concurrency: $(VENV)/.stamp ## 1,000 calls at once, after one warm-up, beside the provider's own time
+	$(BIN)/python benchmarks/concurrency.py calls $(N)
+
+failover: $(VENV)/.stamp ## what a failover adds after a refusal, seen from the provider
+	$(BIN)/python benchmarks/concurrency.py failover $(N)
 
 kills: $(VENV)/.stamp ## kill -9 at any moment: every reply that was handed over has its row
 	$(BIN)/python benchmarks/kills.py $(N)
