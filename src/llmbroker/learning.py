@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
+from itertools import accumulate
 
 PRIOR = 6.0
 """How many ratings the weight of the model list is worth."""
@@ -111,7 +112,7 @@ class Latency:
     the record did not expect so long, else as nothing.
     """
 
-    __slots__ = ("_curve", "_lasted", "_order", "_runs", "_sorted", "missed", "missed_at")
+    __slots__ = ("_curve", "_lasted", "_order", "_runs", "_sorted", "_weights", "missed", "missed_at")
 
     def __init__(self) -> None:
         self._order: deque[float] = deque()
@@ -119,6 +120,7 @@ class Latency:
         self._runs: deque[tuple[float, bool]] = deque(maxlen=SAMPLES)
         self._curve: tuple[list[float], list[float]] | None = None
         self._lasted: list[float] = []
+        self._weights: list[float] = []
         self.missed = 0.0
         """The longest time that an attempt was given lately without an answer; 0 after an answer."""
         self.missed_at = -math.inf
@@ -171,20 +173,22 @@ class Latency:
                 at_risk -= 1
             curve = self._curve = (times, shares)
             self._lasted = [run[0] for run in ranked]
+            self._weights = [0.0, *accumulate(run[0] ** 1.5 for run in reversed(ranked))]
         return curve
 
     def hope(self, seconds: float) -> float:
         """Return the chance of an answer within that time, attempts that were stopped included; 1 where nothing is known.
 
-        One answer in time is added to what was seen of attempts that were given about as long: a model of which little is known
-        shall show more.
+        One answer in time is added to what was seen of attempts that were given about as long (longer ones count more): a model
+        of which little is known shall show more.
         """
         if not self._runs:
             return 1.0
         times, shares = self._lasting()
         index = bisect_right(times, seconds) - 1
         longer = len(self._lasted) - bisect_left(self._lasted, seconds / TAIL)
-        return 1.0 - (shares[index] if index >= 0 else 1.0) * (1.0 - 1.0 / (longer + 1))
+        weight = max(self._weights[longer] / seconds**1.5, longer) if seconds > 0 else math.inf
+        return 1.0 - (shares[index] if index >= 0 else 1.0) * (1.0 - 1.0 / (weight + 1.0))
 
     def forgive(self, longer: float) -> None:
         """Forget attempts that were stopped after more than that: they met an incident, which is over, not the usual time."""

@@ -100,6 +100,11 @@ class Lane:
         )
 
     @property
+    def room(self) -> int:
+        """How many attempts its quota lets in at once when it opens."""
+        return min((quota.room for quota in (self.quota, self.key.quota) if quota.known), default=1)
+
+    @property
     def luck(self) -> float:
         """The share of its attempts that its quota lets in."""
         return min(self.quota.luck, self.key.quota.luck)

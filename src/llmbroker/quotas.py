@@ -190,6 +190,11 @@ class Quota:
         """Whether there is anything that could hold an attempt back."""
         return self.bucket is not None or len(self._counts) > 1
 
+    @property
+    def room(self) -> int:
+        """Return how many attempts may go out at once when it opens, as far as is known."""
+        return max(self._counts) if self._counts and self.bucket is None else 1
+
     # -- what may go out -------------------------------------------------------------------------------------------------
 
     def opens(self, now: float, characters: int) -> float:

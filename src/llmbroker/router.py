@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmbroker.health import Dice, Illness, Verdict
+from llmbroker.health import RATE_LIMITED, Dice, Illness, Verdict
 from llmbroker.learning import Beliefs, Latency
 from llmbroker.pool import Lane, Member, Need
 
@@ -33,7 +33,7 @@ LIKELY = 0.2
 """A model that answers in time less often than this is asked only when nobody else is there."""
 POOR = 0.1
 """What is worth less than this share of what comes back in time is not begun with."""
-VAIN = 0.15
+VAIN = 0.1
 """A model that answers in time less often than this is not asked while anybody else may still come back in time."""
 SURE = 0.8
 """From this chance on the differences between the chances of models do not count: quality alone does."""
@@ -76,6 +76,7 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
         returns: whether it is worth waiting for.
         value: believed quality times the chance that it answers in time, if it begins then.
         usual: seconds in which half of its answers come; 0 if unknown.
+        room: how many calls it can serve at once then.
         surely: the moment was stated; otherwise it is an estimate.
     """
 
@@ -86,6 +87,7 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
     returns: bool = False
     value: float = 0.0
     usual: float = 0.0
+    room: int = 1
     surely: bool = True
 
 
@@ -101,8 +103,11 @@ class Plan(msgspec.Struct, frozen=True):
         times = [p.until for p in self.passed if p.returns and p.until is not None]
         return min(times) if times else None
 
-    def hold(self, now: float) -> bool:
-        """Whether to wait for somebody better rather than to begin with the best that is free."""
+    def hold(self, now: float, crowd: int = 1) -> bool:
+        """Whether to wait for somebody better rather than to begin with the best that is free.
+
+        ``crowd``: calls that have no answer yet, this one included.
+        """
         if not self.steps:
             return False
         best = self.steps[0]
@@ -115,6 +120,7 @@ class Plan(msgspec.Struct, frozen=True):
         return any(
             p.returns
             and p.until is not None
+            and p.room >= crowd
             and p.value > 1.3 * value
             and p.until - now <= min(SOON, 0.25 * usual)
             and p.until - now + p.usual < 0.7 * usual
@@ -239,7 +245,8 @@ def _look(
 def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
     ill = lane.ill(now)
     if ill is not None and ill.illness is not None:
-        return Passed(lane.member.name, ill.illness.word, ill.detail, ill.until, ill.illness.queue, surely=ill.stated)
+        room = lane.room if ill.illness is RATE_LIMITED else 1
+        return Passed(lane.member.name, ill.illness.word, ill.detail, ill.until, ill.illness.queue, room=room, surely=ill.stated)
     if tried:
         return Passed(lane.member.name, "tried", "", now, True)
     recovering = lane.recovering()
@@ -248,7 +255,7 @@ def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
         return Passed(lane.member.name, "busy", text, lane.admits_at(), True)
     opens = lane.fits_at(now, need) if lane.metered else now
     if opens > now:
-        return Passed(lane.member.name, "rate_limited", "its quota is used up as far as is known", opens, True, surely=False)
+        return Passed(lane.member.name, "rate_limited", "its quota is used up as far as is known", opens, True, room=lane.room, surely=False)
     return Passed(lane.member.name, "busy", "all its slots are taken", None, True)
 
 

@@ -67,11 +67,11 @@ class Desk:
                     offered.running -= 1
             made = self._plan(entries, ask, now)
             if fit is None and self.calls > 1:
-                fit = _sparing if made.steps and not made.hold(now) else _nobody
+                fit = _sparing if made.steps and not made.hold(now, self.calls) else _nobody
             if fit is not None:
                 step = min(filter(fit, made.steps), key=quick, default=None) if quick else next(filter(fit, made.steps), None)
             else:
-                step = made.steps[0] if made.steps and not made.hold(now) else None
+                step = made.steps[0] if made.steps and not made.hold(now, self.calls) else None
             lease = Lease(step.lane, now, ask.need) if step is not None else None
             if lease is not None:
                 ask.tried.add(id(lease.lane))
