@@ -60,6 +60,8 @@ class Form:
     def _checked(self, value: Any) -> tuple[Any, str | None]:
         if self.schema is None:
             return (value, None) if isinstance(value, dict) else (None, "the answer is no JSON object.")
+        if self._wrapped and not (isinstance(value, dict) and "value" in value):
+            value = {"value": value}  # the value itself, without the object that was put around it for the provider
         checked, problems = check_value(value, self.schema)
         if problems:
             return None, "\n".join(problems)
