@@ -47,6 +47,8 @@ Blame: TypeAlias = Literal["caller", "key", "quota", "model", "provider", "netwo
 Where: TypeAlias = Literal["member", "key", "lane"]
 Status: TypeAlias = Literal["ok", "rate_limited", "unavailable", "error", "timeout", "cancelled", "superseded"]
 
+SILENCE = 2.0
+"""Seconds beyond twice the time of the failures, for which an attempt must last to count as let in."""
 HEALED = 8
 """Attempts at once, from which on a recovering thing counts as well."""
 HOUR = 3600.0
@@ -86,13 +88,15 @@ DENIED = Illness("denied", 30.0, HOUR, queue=False)
 class Health:
     """How one thing fares. ``room`` None: it is well."""
 
-    __slots__ = ("detail", "epoch", "illness", "incidents", "room", "since", "stated", "trial_at", "trials", "until")
+    __slots__ = ("detail", "epoch", "illness", "incidents", "room", "since", "stated", "took", "trial_at", "trials", "until")
 
     def __init__(self) -> None:
         self.room: int | None = None
         self.until = 0.0
         self.since = float("-inf")
         self.incidents = 0
+        self.took = 0.0
+        """Seconds after which the last incident's failures came, at most."""
         self.stated = False
         """Whether the provider itself said until when."""
         self.trials = 0
@@ -117,6 +121,8 @@ class Health:
             self.since = now
             self.epoch += 1
             self.trials = 0
+            self.took = 0.0
+        self.took = max(self.took, now - started)
         grown = min(illness.rest * 2.0 ** min(self.incidents - 1, 30), illness.longest) * (0.9 + 0.2 * dice())
         if stated is None:
             rest = grown
@@ -151,6 +157,23 @@ class Health:
         self.room = room * 2
         self.incidents //= 2
         return room
+
+    def passes_at(self) -> float | None:
+        """Return when the attempt that tries it out will have lasted longer than its failures did; None: only its end tells.
+
+        A provider that is overloaded, or a quota that is spent, says so quickly; one that hangs says nothing.
+        """
+        if self.room is None or not self.trials or self.trial_at < self.until or self.illness is HANGING:
+            return None
+        return self.trial_at + 2.0 * self.took + SILENCE
+
+    def outlived(self) -> None:
+        """The attempt that tries it out has lasted longer than its failures did: let in as many again."""
+        assert self.room is not None
+        self.room *= 2
+        self.trial_at = self.trial_at + 2.0 * self.took + SILENCE
+        if self.room > HEALED:
+            self.heal()
 
     def settle(self, started: float) -> int:
         """An attempt since the rest ended neither failed nor answered: it had its chance, the probe is over."""

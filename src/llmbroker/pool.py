@@ -88,7 +88,7 @@ class Lane:
         """Whether an attempt may begin now."""
         member, key = self.member, self.key
         parallel = member.config.parallel
-        if key.health.room is not None or self.health.room is not None:
+        if key.health.room is not None or self.health.room is not None or member.health.room is not None:
             self.let_in(now)
         return (
             (parallel is None or member.running < parallel)
@@ -132,27 +132,30 @@ class Lane:
 
         A refusal comes quickly, an answer slowly: an attempt that has outlived the usual refusal was let in.
         """
+        times: list[float] = []
         member = self.member.health
         if member.room is not None:
-            return None
-        times = []
+            at = member.passes_at()
+            if at is None:
+                return None
+            times.append(at)
         for health, quota in ((self.key.health, self.key.quota), (self.health, self.quota)):
             if health.room is not None:
-                if health.illness is not RATE_LIMITED or not health.trials or health.trial_at < health.until:
+                at = health.passes_at()
+                if at is None:
                     return None
-                times.append(health.trial_at + quota.no_takes)
+                times.append(health.trial_at + quota.no_takes if health.illness is RATE_LIMITED else at)
         return max(times) if times else None
 
-    def let_in(self, now: float) -> bool:
-        """Take notice of attempts that outlived the usual refusal: the quota is open again. True if one was found."""
-        found = False
+    def let_in(self, now: float) -> None:
+        """Take notice of attempts that outlived the usual refusal or failure: more may follow."""
         for health, quota in ((self.key.health, self.key.quota), (self.health, self.quota)):
-            if health.room is not None and health.illness is RATE_LIMITED and health.trials:
-                if health.trial_at >= health.until and now >= health.trial_at + quota.no_takes:
-                    quota.admitted(health.trial_at)
-                    health.heal()
-                    found = True
-        return found
+            if health.illness is RATE_LIMITED and health.passes_at() is not None and now >= health.trial_at + quota.no_takes:
+                quota.admitted(health.trial_at)
+                health.heal()
+        for health in (self.member.health, self.key.health, self.health):
+            if health.illness is not RATE_LIMITED and (at := health.passes_at()) is not None and now >= at:
+                health.outlived()
 
     def answered(self, started: float) -> int:
         """An attempt was let in and answered; return how many more may begin for that."""

@@ -189,6 +189,9 @@ class Desk:
             self._note(lease, verdict, error, now)
             if verdict.lacks is not None:
                 lane.learn_lack(verdict.lacks, ask.need, now)
+            if verdict.illness is None:
+                for health in (member.health, lane.key.health, lane.health):
+                    health.settle(lease.started)
             if verdict.blame != "quota" and now - lease.started > lane.quota.no_takes:
                 lane.quota.admitted(lease.started)
                 lane.key.quota.admitted(lease.started)
