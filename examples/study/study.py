@@ -58,9 +58,8 @@ def study(folder: Path) -> pd.DataFrame:
     for name, prompt in PROMPTS.items():
         answers = lb.call_llm_par(reviews, config, prompt, run_file=run_file, max_workers=4)
         coded = coded.assign(**{name: [(data or {}).get("sentiment") for data in answers["structured_data"]]})
-    draws = lb.llm_replicate(
-        reviews, config.replace(temperature=0.8), PROMPTS["plain"], times=3, run_file=run_file, max_workers=4
-    )
+    warmer = config.replace(temperature=0.8)
+    draws = lb.llm_replicate(reviews, warmer, PROMPTS["plain"], times=3, run_file=run_file, max_workers=4)
     drawn = pd.DataFrame({name: draws[name].map(sentiment) for name in ("draw_1", "draw_2", "draw_3")})
 
     print("\nAgreement (Krippendorff's alpha, nominal)")
@@ -76,7 +75,7 @@ def study(folder: Path) -> pd.DataFrame:
     used = lb.llm_usage(run_file, price_table=HOSTED)
     print(f"\nWhat it took\n  {used.requests} requests, {used.sent:,} tokens in, {used.rec:,} out, {used.failed} failed")
     print(f"  on this machine: nothing; hosted at $0.05 and $0.20 per million tokens: ${used.cost:.5f}")
-    print("\nFor the methods section\n  " + lb.report(run_file, config=config))
+    print("\nFor the methods section\n  " + lb.report(run_file, config=[config, warmer]))
     print(f"\n{lb.llm_export(run_file, folder / 'audit.jsonl')} lines of audit.jsonl, the first request's identity:")
     print("  " + lb.llm_log_read(folder / "audit.jsonl")[0]["request_hash"])
     return coded

@@ -130,8 +130,13 @@ def test_07_calls_without_usage_are_counted_as_unknown(face: Face, config: Any) 
 
 def test_08_a_forced_choice_and_a_form_do_not_force_calls_for_ever(face: Face) -> None:
     tool = llm_tool(lambda: "x", "f", "", {})
-    config = llm_config("anthropic", "claude-haiku-4-5", api_key="k" * 20, tool_choice="required",
-                        response_format={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})  # fmt: skip
+    config = llm_config(
+        "anthropic",
+        "claude-haiku-4-5",
+        api_key="k" * 20,
+        tool_choice="required",
+        response_format={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+    )
     face.answers(made_reply(calls=[("f", "{}")]), '{"n": 1}', dialect="anthropic")
     response = face.call_llm_tools(config, "q", tool)
     assert response.parsed == {"n": 1} and response.tool_loop.model_calls == 2
@@ -174,16 +179,50 @@ def test_10_what_is_no_answer_is_no_success(face: Face, config: Any) -> None:
 @pytest.mark.parametrize(
     ("provider", "answer", "counts"),
     [
-        ("anthropic", {"content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn", "usage": {
-            "input_tokens": 100, "cache_read_input_tokens": 40, "cache_creation_input_tokens": 10, "output_tokens": 5}}, (150, 5, 40, None)),
-        ("gemini", {"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}], "usageMetadata": {
-            "promptTokenCount": 100, "cachedContentTokenCount": 40, "candidatesTokenCount": 5, "thoughtsTokenCount": 7,
-            "totalTokenCount": 112}}, (100, 12, 40, 7)),
-        ("openai", {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": {
-            "prompt_tokens": 100, "completion_tokens": 12, "total_tokens": 112, "prompt_tokens_details": {"cached_tokens": 40},
-            "completion_tokens_details": {"reasoning_tokens": 7}}}, (100, 12, 40, 7)),
+        (
+            "anthropic",
+            {
+                "content": [{"type": "text", "text": "x"}],
+                "stop_reason": "end_turn",
+                "usage": {
+                    "input_tokens": 100,
+                    "cache_read_input_tokens": 40,
+                    "cache_creation_input_tokens": 10,
+                    "output_tokens": 5,
+                },
+            },
+            (150, 5, 40, None),
+        ),
+        (
+            "gemini",
+            {
+                "candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}],
+                "usageMetadata": {
+                    "promptTokenCount": 100,
+                    "cachedContentTokenCount": 40,
+                    "candidatesTokenCount": 5,
+                    "thoughtsTokenCount": 7,
+                    "totalTokenCount": 112,
+                },
+            },
+            (100, 12, 40, 7),
+        ),
+        (
+            "openai",
+            {
+                "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+                "usage": {
+                    "prompt_tokens": 100,
+                    "completion_tokens": 12,
+                    "total_tokens": 112,
+                    "prompt_tokens_details": {"cached_tokens": 40},
+                    "completion_tokens_details": {"reasoning_tokens": 7},
+                },
+            },
+            (100, 12, 40, 7),
+        ),
     ],
-)  # fmt: skip
+)
 def test_11_tokens_mean_the_same_everywhere_and_cost_what_they_cost(
     face: Face, provider: str, answer: Any, counts: Any
 ) -> None:
@@ -198,8 +237,15 @@ def test_11_tokens_mean_the_same_everywhere_and_cost_what_they_cost(
 
 
 def test_12_parts_are_one_text_prose_beside_calls_is_kept_native_parts_arrive(face: Face, config: Any) -> None:
-    parts = {"content": [{"type": "text", "text": "One "}, {"type": "text", "text": "answer."},
-                         {"type": "tool_use", "id": "t", "name": "f", "input": {}}], "stop_reason": "tool_use", "usage": {}}  # fmt: skip
+    parts = {
+        "content": [
+            {"type": "text", "text": "One "},
+            {"type": "text", "text": "answer."},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        ],
+        "stop_reason": "tool_use",
+        "usage": {},
+    }
     response = face.answers(Answer(body=parts)).call_llm(llm_config("anthropic", "m", api_key="k" * 20), "hi")
     assert str(response) == "One answer." and len(tool_calls(response)) == 1
     image = {"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}
@@ -232,16 +278,26 @@ def test_14_identity_is_the_same_on_both_sides_and_tells_calls_apart(face: Face,
     line = json.loads(log.read_text())
     assert line["request_hash"] == llm_request_hash(config, [("system", "a"), ("system", "b"), ("user", "c")])
     one, two = (
-        [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
-            {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]}]
+        [
+            {"role": "user", "content": "x"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}],
+            },
+        ]
         for arguments in ('{"n":1}', '{"n":2}')
-    )  # fmt: skip
+    )
     assert llm_request_hash(config, one) != llm_request_hash(config, two)
 
 
 def test_15_what_a_server_taught_is_remembered_on_every_path(face: Face) -> None:
-    refusal = refused(400, "Unsupported parameter: 'max_tokens' is not supported with this model. "
-                      "Use 'max_completion_tokens' instead.", param="max_tokens", code="unsupported_parameter")  # fmt: skip
+    refusal = refused(
+        400,
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        param="max_tokens",
+        code="unsupported_parameter",
+    )
     config = llm_config("groq", f"taught-{face.name}", api_key="k" * 20, max_tokens=7)
     face.answers(refusal, "a", "b", made_reply("c"))
     face.call_llm(config, "x")

@@ -488,3 +488,49 @@ def test_plain_code_inside_a_running_loop_may_ask_rows(lab: Any) -> None:
     with Provider(faults=False) as provider:
         out = asyncio.run(cell(provider.url))
     assert all(row["success"] for row in out)
+
+
+# -- over real sockets ---------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_broker_asks_rows_in_threads_and_journals_them(tmp_path: Path) -> None:
+    from tests.research.provider import Provider
+
+    from llmbroker import call_llm_par
+
+    with Provider(delay=0.01, faults=False) as provider:
+        pool = [LLMConfig(name="lab", model="m", base_url=provider.url)]
+        with Broker(tmp_path / "broker.db", pool=pool) as broker:
+            out = call_llm_par([{"prompt": f"q{n}"} for n in range(60)], broker, run_file=tmp_path / "run.db", max_workers=8)
+            assert broker.stats(by="all")["all"].total == 60
+    assert [row["response_text"] for row in out] == [f"Answer to q{n}" for n in range(60)]
+    assert sorted(provider.requests.values()) == [1] * 60
+
+
+CTRL_C = """
+import os, signal, sys, threading
+from llmbroker import call_llm_par, llm_config
+config = llm_config("lab", "m", base_url=sys.argv[1])
+threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    call_llm_par([{"prompt": f"q{n}"} for n in range(100_000)], config, run_file=sys.argv[2], progress=False)
+except KeyboardInterrupt:
+    print("interrupted", threading.active_count())
+"""
+
+
+def test_ctrl_c_ends_a_run_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from tests.research.provider import Provider
+
+    with Provider(delay=0.02, faults=False) as provider:
+        done = subprocess.run(
+            [sys.executable, "-c", CTRL_C, provider.url, str(tmp_path / "run.db")], capture_output=True, text=True, timeout=60
+        )
+    assert done.stdout.startswith("interrupted"), done.stderr
+    assert "Task was destroyed" not in done.stderr and "never awaited" not in done.stderr
+    with RunFile(tmp_path / "run.db") as run:
+        counts = run.counts()
+    assert 0 < counts["rows"] < 100_000 and counts["lost"] <= 256
