@@ -1,0 +1,28 @@
+"""The page of reported faults names tests that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_test_that_the_page_of_faults_names_is_there() -> None:
+    text = (ROOT / "docs" / "faults.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)", text)
+    assert len(named) > 80
+    missing = [f"{path}::{name}" for path, name in named if not re.search(rf"def {name}\(", _text(path))]
+    assert missing == []
+
+
+def test_every_fault_of_the_page_has_a_test_or_an_owner() -> None:
+    text = (ROOT / "docs" / "faults.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]*) \| ([^|]*) \|$", text, re.MULTILINE)
+    assert len(rows) > 80
+    assert [number for number, held, owner in rows if not held.strip() and not owner.strip()] == []
+
+
+def _text(path: str) -> str:
+    file = ROOT / path
+    return file.read_text() if file.exists() else ""
