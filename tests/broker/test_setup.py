@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.worlds import World, ladder, member, ok
+from tests.broker.worlds import World, ladder, member, ok, refuse
 
 from llmbroker import AsyncBroker, Broker, ConfigurationError, InvalidRequestError, LLMConfig, NoLLMAvailableError
 from llmbroker.journal import open_store
@@ -133,3 +133,27 @@ def test_a_pinned_name_and_an_alias_are_the_same_model(monkeypatch: pytest.Monke
     config = broker._engine.setup.direct["opus"]
     assert isinstance(config, LLMConfig)
     assert broker.direct(name=config.name).model == broker.direct("opus").model == config.model
+
+
+@pytest.mark.parametrize(("wait", "says"), [(0, "wait=0"), (3, "within 3.0 s")])
+def test_the_error_says_that_waiting_would_not_have_helped(face: Any, wait: float, says: str) -> None:
+    broker = face(World(a=refuse(429, "slow down", retry_after="30"), b=ok("B")), ladder("a", "b"))
+    broker.chat("hi")
+    broker.disable_llm("b")
+    with pytest.raises(NoLLMAvailableError, match="No model is free") as caught:
+        broker.chat("hi", wait=wait)
+    assert says in str(caught.value)
+    assert "a rate limited (slow down) for 30 s more" in str(caught.value)
+    assert caught.value.retry_at is not None
+
+
+def test_the_error_of_a_failing_source_of_keys_is_readable(face: Any) -> None:
+    def failing(ref: str, scope: str | None) -> str:
+        raise OSError("vault is sealed: token s.abcdef")
+
+    with pytest.raises(NoLLMAvailableError) as caught:
+        face(World(a=ok("A")), [member("a", api_key_ref="K")], secrets=failing).chat("hi")
+    text = str(caught.value)
+    assert "failed for K with OSError" in text
+    assert ".." not in text
+    assert "abcdef" not in text

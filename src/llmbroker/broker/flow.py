@@ -336,12 +336,12 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
         "no_keys": "No model of the pool has a key that works",
         "all_disabled": "All models of the pool are switched off",
         "unable": "No model of the pool can do what this call needs",
-        "timeout": f"No model was free and answered within {now - ask.began:.1f} s",
+        "timeout": _late(ask, now),
         "failed": "No model of the pool answered",
     }
     head = heads[reason]
     if reason == "no_keys" and core.lanes.troubles:
-        shown += f"; {' '.join(core.lanes.troubles.values())}"
+        shown += f"; {' '.join(core.lanes.troubles.values()).rstrip('.')}"
     tried = f" Tried {len(ask.attempts)}: {_tried(ask)}." if ask.attempts else ""
     error = NoLLMAvailableError(
         head if reason == "empty_pool" else f"{head}: {shown}.{tried}",
@@ -352,6 +352,14 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
     )
     error.__cause__ = ask.error
     return error
+
+
+def _late(ask: Ask, now: float) -> str:
+    if ask.attempts or now > ask.began:
+        return f"No model was free and answered within {now - ask.began:.1f} s"
+    if ask.queue_until <= ask.began:
+        return "No model is free, and with wait=0 none is waited for"
+    return f"No model is free, and none comes back within {ask.queue_until - ask.began:.1f} s"
 
 
 def _why(passed: Passed, now: float) -> str:
