@@ -84,6 +84,10 @@ class Lane:
                 self._held_until = max(self._held_until, now + min(asked, LONGEST_PAUSE))
         self._free()
 
+    def give_back(self) -> None:
+        """The request does not leave after all."""
+        self._free()
+
     def _free(self) -> None:
         self.running -= 1
         for _ in range(min(len(self._waiting), max(0, int(self.limit) - self.running))):

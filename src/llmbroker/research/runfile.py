@@ -5,7 +5,8 @@ without a result is one that was on its way when the run ended: the provider may
 said. A row is known by what is asked (and by its number among equal questions), not by its place: rows may be added, left out
 or moved. One process at a time may use a file.
 
-What is written outlives the process at once; a loss of power may take the last seconds (``synchronous=NORMAL``).
+What is written outlives the process at once; a loss of power may take the last seconds (``synchronous=NORMAL``). Rows that
+finish in the same moment share a commit: who writes waits one turn for the others, and goes on when all of it is committed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from llmbroker.errors import ConfigurationError
+from llmbroker.io import Port
 from llmbroker.research.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class RunFile:
 
         self.path = Path(path)
         self._lock = threading.Lock()
+        self._open = False
+        self._batch = 0
         try:
             self._db: sqlite3.Connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, timeout=1.0
@@ -55,6 +59,7 @@ class RunFile:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("PRAGMA wal_autocheckpoint=8000")
             self._db.executescript(_SCHEMA)
             self._check_version()
         except sqlite3.OperationalError as error:
@@ -84,27 +89,44 @@ class RunFile:
         for asked, outcome in self._db.execute(f"SELECT asked, outcome FROM results{where} ORDER BY id"):  # noqa: S608
             yield msgspec.json.decode(asked or "{}"), msgspec.msgpack.decode(outcome, type=Outcome)
 
-    def sending(self, row: bytes, at: float) -> None:
-        """A request of this row is about to leave."""
+    async def sending(self, port: Port, row: bytes, at: float) -> None:
+        """Note that a request of this row is about to leave; committed when this returns."""
         with self._lock:
+            self._begin()
             self._db.execute("INSERT INTO requests (row, at) VALUES (?, ?)", (row, at))
+            batch = self._batch
+        await self._commit(port, batch)
 
-    def finished(self, row: bytes, outcome: Outcome, asked: bytes) -> None:
-        """Keep what became of a row; an earlier result of it is kept too, as no longer the current one."""
+    async def finished(self, port: Port, row: bytes, outcome: Outcome, asked: bytes) -> None:
+        """Keep what became of a row, committed when this returns; an earlier result is kept beside it."""
         with self._lock:
+            self._begin()
             try:
                 self._insert(row, outcome, asked)
             except Exception as error:
                 if type(error).__name__ != "IntegrityError":
                     raise
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    self._db.execute("UPDATE results SET current = 0 WHERE row = ? AND current = 1", (row,))
-                    self._insert(row, outcome, asked)
-                except BaseException:
-                    self._db.execute("ROLLBACK")
-                    raise
-                self._db.execute("COMMIT")
+                self._db.execute("UPDATE results SET current = 0 WHERE row = ? AND current = 1", (row,))
+                self._insert(row, outcome, asked)
+            batch = self._batch
+        await self._commit(port, batch)
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._open = True
+
+    async def _commit(self, port: Port, batch: int) -> None:
+        await port.sleep(0)
+        with self._lock:
+            if self._batch == batch:
+                self._end()
+
+    def _end(self) -> None:
+        if self._open:
+            self._db.execute("COMMIT")
+            self._open = False
+            self._batch += 1
 
     def _insert(self, row: bytes, outcome: Outcome, asked: bytes) -> None:
         self._db.execute(
@@ -134,8 +156,12 @@ class RunFile:
         return {row for (row,) in found}
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Close the file; what was written in the last moment is kept."""
+        with self._lock:
+            try:
+                self._end()
+            finally:
+                self._db.close()
 
     def __enter__(self) -> RunFile:
         """Return itself."""

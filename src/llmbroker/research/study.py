@@ -158,7 +158,7 @@ class Study:
             if self.hashes and outcome.request_hash is None:
                 outcome.request_hash = llm_request_hash(ask.config, ask.messages, **self._identity(ask))
             if self.file is not None and (outcome.error_kind != "budget" or outcome.attempts):
-                self.file.finished(key, outcome, asked)
+                await self.file.finished(port, key, outcome, asked)
             self._keep(at, outcome)
             self.progress.update(port.now(), self._facts())
 
@@ -241,11 +241,15 @@ class _RowGate:
             self._lane = self.lanes.of(id(config), "broker")
         try:
             self._left_at = await self._lane.enter(port, self._estimate)
+            try:
+                if study.file is not None:
+                    await study.file.sending(port, self._key, port.time())
+            except BaseException:
+                self._lane.give_back()
+                raise
         except BaseException:
             study.purse.pay(self._reserved, 0.0, None, None, 0)
             raise
-        if study.file is not None:
-            study.file.sending(self._key, port.time())
 
     def leave(self, port: Port, response: Response | None, error: BaseException | None) -> None:
         """Pay, and let the next one go."""
