@@ -137,3 +137,33 @@ def test_the_missing_keys_are_those_of_the_list_that_was_named(tmp_path: Path) -
     assert done.code == 3
     assert "MY_OWN_KEY" in done.err
     assert "GEMINI" not in done.err
+
+
+def test_a_stored_key_that_cannot_be_read_is_listed_beside_those_that_can(tmp_path: Path) -> None:
+    fernet = pytest.importorskip("cryptography.fernet", reason="stored keys need cryptography")
+    master = fernet.Fernet.generate_key().decode()
+    for words in (["GEMINI_API_KEY"], ["OWN_KEY", "--scope", "bob"]):
+        assert run("keys", "set", *words, stdin=b"secret-value-123\n", LLMBROKER_MASTER_KEY=master).returncode == 0
+    whole = json.loads(run("keys", "list", "--json", LLMBROKER_MASTER_KEY=master).stdout)
+    assert [(row["name"], row["scope"], row["source"]) for row in whole] == [
+        ("GEMINI_API_KEY", None, "stored GEMINI_API_KEY"),
+        ("OWN_KEY", "bob", "stored OWN_KEY of bob"),
+    ]
+    lost = run("keys", "list", GROQ_API_KEY="gsk-other-value-456")
+    assert lost.returncode == 0
+    assert b"environment GROQ_API_KEY" in lost.stdout
+    assert lost.stdout.count(b"cannot be read") == 2
+    assert b"LLMBROKER_MASTER_KEY" in lost.stderr
+    doctor = run("doctor")
+    assert doctor.returncode == 1
+    assert b"key GEMINI_API_KEY" in doctor.stdout
+    for output in (lost, doctor):
+        assert b"-value-" not in output.stdout + output.stderr
+
+
+def test_the_doctor_names_a_broken_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMBROKER_HOME", str(tmp_path))
+    (tmp_path / "catalog.toml").write_text("not toml [")
+    done = called("doctor", "--json")
+    states = {check["what"]: check["state"] for check in json.loads(done.out)}
+    assert (done.code, states["catalog"]) == (1, "fault")

@@ -123,20 +123,27 @@ def _journal() -> Iterator[Check]:
 
 def _keys() -> Iterator[Check]:
     from llmbroker.catalog import home_catalog
-    from llmbroker.faces.cli.keys import ring, source_of
+    from llmbroker.faces.cli.keys import ring, state_of
 
+    names: dict[str, None] = {}
     try:
         catalog = home_catalog(data_home())
+    except LLMBrokerError as error:
+        yield Check("catalog", "fault", str(error))
+    else:
+        yield Check("catalog", "ok", f"as of {catalog.as_of}, {catalog.source}")
         names = dict.fromkeys(c.api_key_ref for c in (*catalog.pool, *catalog.aliases.values()) if c.api_key_ref)
+    try:
         with ring() as keys:
-            found = {name: source for name in names if (source := source_of(keys, name)) is not None}
+            stored = [name for name, scope in keys.names() if scope is None]
+            states = {name: state_of(keys, name) for name in dict.fromkeys([*names, *stored])}
     except LLMBrokerError as error:
         yield Check("keys", "fault", str(error))
         return
-    yield Check("catalog", "ok", f"as of {catalog.as_of}, {catalog.source}")
-    for name, source in found.items():
-        yield Check(f"key {name}", "ok", f"from {source}")
-    if not found:
+    known = [(name, source, trouble) for name, (source, trouble) in states.items() if source or trouble]
+    for name, source, trouble in known:
+        yield Check(f"key {name}", "fault" if trouble else "ok", trouble or f"from {source}")
+    if not known:
         yield Check("keys", "note", "none was found; llmbroker env says where to get one, llmbroker demo needs none")
 
 

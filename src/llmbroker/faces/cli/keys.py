@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmbroker.catalog import Catalog, home_catalog
 from llmbroker.credentials import KeyRing
-from llmbroker.errors import ConfigurationError, InvalidRequestError, MissingKeyError
+from llmbroker.errors import ConfigurationError, InvalidRequestError, MissingKeyError, StoreError
 from llmbroker.faces.cli.output import note, print_json, print_table
 from llmbroker.journal import FILE_NAME, Store, is_store, open_store
 from llmbroker.transports.blocking import BlockingIO
@@ -69,6 +69,16 @@ def source_of(keys: KeyRing, name: str, scope: str | None = None) -> str | None:
     return drive(keys.which((name,), scope))
 
 
+def state_of(keys: KeyRing, name: str, scope: str | None = None) -> tuple[str | None, str | None]:
+    """Return where a key would come from, and what is wrong if it cannot be read."""
+    try:
+        return source_of(keys, name, scope), None
+    except StoreError:
+        raise
+    except ConfigurationError as error:
+        return None, str(error)
+
+
 def env(arguments: argparse.Namespace) -> int:
     """Print the skeleton."""
     catalog = home_catalog(data_home())
@@ -76,7 +86,7 @@ def env(arguments: argparse.Namespace) -> int:
         name for name in _wanted(catalog) if not arguments.free or (catalog.keys[name].free if name in catalog.keys else False)
     ]
     with ring() as keys:
-        found = {name: source_of(keys, name) for name in names}
+        found = {name: state_of(keys, name)[0] for name in names}
     if arguments.json:
         print_json(
             [
@@ -144,10 +154,14 @@ def _list(arguments: argparse.Namespace) -> int:
     with ring(arguments.source) as held:
         stored = held.names()
         names = list(dict.fromkeys([*_wanted(catalog), *(name for name, scope in stored if scope is None)]))
-        found = [(name, None, source) for name in names if (source := source_of(held, name)) is not None]
-    rows = found + [(name, scope, f"stored {name}") for name, scope in stored if scope is not None]
+        wanted = [*((name, None) for name in names), *(pair for pair in stored if pair[1] is not None)]
+        rows = [(name, scope, *state_of(held, name, scope)) for name, scope in wanted]
+    rows = [row for row in rows if row[2] or row[3]]
     if arguments.json:
-        print_json([{"name": name, "scope": scope, "source": source} for name, scope, source in rows])
+        print_json([{"name": name, "scope": scope, "source": source, "error": error} for name, scope, source, error in rows])
         return 0
-    print_table(("name", "scope", "used from"), rows, empty="No keys were found. llmbroker env says where to get one.")
+    shown = [(name, scope, source or "nowhere: it cannot be read") for name, scope, source, _ in rows]
+    print_table(("name", "scope", "used from"), shown, empty="No keys were found. llmbroker env says where to get one.")
+    for error in dict.fromkeys(row[3] for row in rows if row[3]):
+        note(f"llmbroker: {error}")
     return 0
