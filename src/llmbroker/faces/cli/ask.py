@@ -76,50 +76,14 @@ def _with_tools(target: Target, messages: list[dict[str, Any]], arguments: argpa
     from llmbroker.faces.cli.functions import load
     from llmbroker.loop import run_tool_loop
 
-    tools, dispatch = load(arguments.tool)
-    watched = {name: _watched(name, function, arguments) for name, function in dispatch.items()}
     return run_tool_loop(
         target.caller,
         messages,
-        tools=tools,
-        dispatch=watched,
+        tools=load(arguments.tool, approve=arguments.approve, show=arguments.show_tools),
         max_steps=arguments.max_steps,
         max_concurrency=1 if arguments.approve else 8,
         **target.options,
     )
-
-
-def _watched(name: str, function: Any, arguments: argparse.Namespace) -> Any:
-    """Wrap a tool so that its calls are shown, or asked about."""
-    if not (arguments.approve or arguments.show_tools):
-        return function
-
-    def call(**given: Any) -> Any:
-        shown = f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
-        if arguments.approve and not _approved(shown):
-            return "The person at the keyboard did not allow this call."
-        import inspect
-
-        if inspect.iscoroutinefunction(function):
-            import asyncio
-
-            result: Any = asyncio.run(function(**given))
-        else:
-            result = function(**given)
-        if arguments.show_tools:
-            note(f"  {shown} -> {result}")
-        return result
-
-    return call
-
-
-def _approved(shown: str) -> bool:
-    note(f"Call {shown}? [y/N] ")
-    try:
-        with Path("/dev/tty" if sys.platform != "win32" else "CON").open(encoding="utf-8") as terminal:
-            return terminal.readline().strip().lower() in ("y", "yes")
-    except OSError:
-        raise InvalidRequestError("--approve needs a terminal to ask at.", argument="--approve") from None
 
 
 # -- answers -------------------------------------------------------------------------------------------------------------

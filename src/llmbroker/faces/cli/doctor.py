@@ -137,8 +137,8 @@ def _keys() -> Iterator[Check]:
         with ring() as keys:
             stored = [name for name, scope in keys.names() if scope is None]
             states = {name: state_of(keys, name) for name in dict.fromkeys([*names, *stored])}
-    except LLMBrokerError as error:
-        yield Check("keys", "fault", str(error))
+    except LLMBrokerError as refused:
+        yield Check("keys", "fault", str(refused))
         return
     known = [(name, source, trouble) for name, (source, trouble) in states.items() if source or trouble]
     for name, source, trouble in known:

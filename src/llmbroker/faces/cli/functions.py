@@ -1,43 +1,43 @@
-"""Tools named on the command line: ``module:function`` to a declaration and the function."""
+"""Tools named on the command line: ``module:function`` to tools, shown or asked about as the options say."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import inspect
 import sys
-import types
-import typing
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmbroker.errors import InvalidRequestError
-
-_PLAIN: dict[Any, dict[str, Any]] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-}
+from llmbroker.faces.cli.output import note
+from llmbroker.tools import FunctionTool, tool
 
 
-def load(names: list[str]) -> tuple[list[dict[str, Any]], dict[str, Callable[..., Any]]]:
-    """Return declarations and functions of ``module:function`` names; modules of the working directory are found.
+def load(names: Sequence[str], *, approve: bool = False, show: bool = False) -> list[FunctionTool]:
+    """Return tools of ``module:function`` names; modules of the working directory are found.
+
+    Args:
+        names: what the user named.
+        approve: ask the person at the terminal before each call.
+        show: show each call and its result on stderr.
 
     Raises:
         InvalidRequestError: a name leads to no function.
     """
-    declared, dispatch = [], {}
+    made = []
     for name in names:
-        function = _function(name)
-        declared.append(declaration(function))
-        dispatch[function.__name__] = function
-    return declared, dispatch
+        found = _found(name)
+        one = copy.copy(found) if isinstance(found, FunctionTool) else tool(found)
+        if approve or show:
+            one.fn = _watched(one, approve=approve, show=show)
+        made.append(one)
+    return made
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _found(name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise InvalidRequestError(f"A tool is named module:function, not {name!r}.", argument="--tool")
@@ -54,64 +54,48 @@ def _function(name: str) -> Callable[..., Any]:
         raise InvalidRequestError(f"The module {module_name} has no {attribute}.", argument="--tool") from None
     if not callable(found):
         raise InvalidRequestError(f"{name!r} is no function.", argument="--tool")
-    return typing.cast("Callable[..., Any]", found)
-
-
-def declaration(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the declaration of a function, from its signature, type hints and docstring."""
-    text = inspect.getdoc(function) or ""
-    described = _described(text)
-    try:
-        hints = typing.get_type_hints(function)
-    except (NameError, TypeError):
-        hints = {}
-    properties: dict[str, Any] = {}
-    required = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            continue
-        schema = _schema(hints.get(parameter.name, Any))
-        if parameter.name in described:
-            schema["description"] = described[parameter.name]
-        properties[parameter.name] = schema
-        if parameter.default is parameter.empty:
-            required.append(parameter.name)
-    first = text.split("\n\n")[0].replace("\n", " ").strip() or function.__name__.replace("_", " ")
-    parameters = {"type": "object", "properties": properties, "required": required}
-    return {"type": "function", "function": {"name": function.__name__, "description": first, "parameters": parameters}}
-
-
-def _described(text: str) -> dict[str, str]:
-    """Return the lines of an ``Args:`` section by name."""
-    found: dict[str, str] = {}
-    inside = False
-    for line in text.splitlines():
-        if line.strip() in ("Args:", "Arguments:", "Parameters:"):
-            inside = True
-        elif inside and line and not line.startswith(" "):
-            break
-        elif inside and ":" in line:
-            name, _, words = line.strip().partition(":")
-            found[name.split(" ")[0]] = words.strip()
     return found
 
 
-def _schema(hint: Any) -> dict[str, Any]:
-    if hint in _PLAIN:
-        return dict(_PLAIN[hint])
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        words = next((word for word in arguments[1:] if isinstance(word, str)), None)
-        return {**_schema(arguments[0]), **({"description": words} if words else {})}
-    if origin is typing.Literal:
-        return {"enum": list(arguments)}
-    if origin in (typing.Union, types.UnionType):
-        kinds = [_schema(one) for one in arguments if one is not type(None)]
-        return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return {"enum": [member.value for member in hint]}
-    if origin in (list, tuple, set, frozenset) or hint in (list, tuple, set, frozenset):
-        return {"type": "array", **({"items": _schema(arguments[0])} if arguments else {})}
-    if origin in (dict, Mapping) or hint is dict:
-        return {"type": "object"}
-    return {}
+def _watched(one: FunctionTool, *, approve: bool, show: bool) -> Callable[..., Any]:
+    """Return the tool's function with a look at each of its calls."""
+    function = one.fn
+
+    def permitted(args: tuple[Any, ...], given: dict[str, Any]) -> tuple[str, bool]:
+        values = [*map(repr, args), *(f"{key}={value!r}" for key, value in given.items())]
+        shown = f"{one.name}({', '.join(values)})"
+        return shown, not approve or _approved(shown)
+
+    def told(shown: str, result: Any) -> Any:
+        if show:
+            note(f"  {shown} -> {result}")
+        return result
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def later(*args: Any, **given: Any) -> Any:
+            shown, allowed = permitted(args, given)
+            return told(shown, await function(*args, **given)) if allowed else _REFUSED
+
+        return later
+
+    @functools.wraps(function)
+    def now(*args: Any, **given: Any) -> Any:
+        shown, allowed = permitted(args, given)
+        return told(shown, function(*args, **given)) if allowed else _REFUSED
+
+    return now
+
+
+_REFUSED = "The person at the keyboard did not allow this call."
+
+
+def _approved(shown: str) -> bool:
+    note(f"Call {shown}? [y/N] ")
+    try:
+        with Path("/dev/tty" if sys.platform != "win32" else "CON").open(encoding="utf-8") as terminal:
+            return terminal.readline().strip().lower() in ("y", "yes")
+    except OSError:
+        note("(there is no terminal to ask at, so: no)")
+        return False
