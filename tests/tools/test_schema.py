@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llmbroker.tools.patterns import matches
@@ -97,6 +97,9 @@ schemas = st.recursive(leaf_schemas, bigger, max_leaves=5)
 
 
 @settings(max_examples=400, deadline=None)
+@example(1.0, {"not": {"anyOf": [{"type": ["null", "integer"]}]}})
+@example(1.0, {"not": {"not": {"type": ["null", "integer"]}}})
+@example(1.0, {"oneOf": [{"type": "integer"}, {"type": "number"}]})
 @given(values, schemas)
 def test_what_passes_is_valid_and_what_is_valid_passes(value: Any, schema: JSON) -> None:
     oracle = jsonschema.Draft202012Validator({"type": "object", "properties": {"x": schema}})

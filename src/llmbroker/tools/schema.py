@@ -188,6 +188,11 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def _unchanged(made: Any, value: Any) -> bool:
+    """Whether a value was taken as it is; 1.0 made 1 for an integer counts as that."""
+    return made is value or _same(made, value)
+
+
 def _number(schema: Mapping[str, Any], key: str) -> int | float | None:
     bound = schema.get(key)
     return bound if isinstance(bound, (int, float)) and not isinstance(bound, bool) else None
@@ -370,17 +375,17 @@ class _Check:
                 value, problems = self._any(value, branches, path, depth, alone, one=word == "oneOf")
         if "not" in schema and not problems:
             made, wrong = self.visit(value, schema["not"], path, depth + 1, False)
-            if not wrong and made is value:
+            if not wrong and _unchanged(made, value):
                 problems = [f"{path or 'the arguments'}: {show(value)} is not allowed here."]
         return value, problems
 
     def _any(self, value: Any, branches: list[Any], path: str, depth: int, closed: bool, *, one: bool) -> tuple[Any, list[str]]:
         results = [self.visit(value, branch, path, depth + 1, closed) for branch in branches]
-        exact = [made for made, problems in results if not problems and made is value]
+        exact = [made for made, problems in results if not problems and _unchanged(made, value)]
         if one and len(exact) > 1:
             return value, [f"{path or 'the arguments'}: {show(value)} fits more than one of the alternatives."]
         if exact:
-            return value, []
+            return exact[0], []
         for made, problems in results:
             if not problems:
                 return made, []
