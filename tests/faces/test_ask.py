@@ -73,7 +73,7 @@ def test_a_function_becomes_a_tool_and_runs(served: Served, models: str, tmp_pat
     assert (declared["name"], declared["description"]) == ("add", "Add two numbers.")
     assert declared["parameters"]["properties"] == {
         "a": {"type": "integer", "description": "the first"},
-        "b": {"type": "integer"},
+        "b": {"type": "integer", "default": 1},
     }
     assert declared["parameters"]["required"] == ["a"]
     assert served.requests[1]["messages"][-1]["content"] == "5"
