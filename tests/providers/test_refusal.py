@@ -422,6 +422,13 @@ def test_the_users_own_headers_are_taken_out_too() -> None:
     assert "canary" not in str(error) and "application/json" in str(error)
 
 
+def test_a_key_that_is_not_ours_is_taken_out_of_a_providers_words_too() -> None:
+    foreign = "sk-proj-AbCdEf0123456789"
+    error = refused(400, {"error": {"message": f"upstream said: invalid {foreign} for max_tokens"}}, "openai")
+    assert foreign not in str(error) + str(error.detail)
+    assert "for max_tokens" in str(error)
+
+
 def test_a_long_text_is_cut() -> None:
     error = refused(500, {"error": {"message": "x" * 10_000}})
     assert len(str(error)) < 1000 and error.detail is not None and len(error.detail) == 2000

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from llmbroker.credentials import mask
 from llmbroker.errors import (
     AuthError,
     BadRequestError,
@@ -307,7 +308,7 @@ def refusal(
     if feature and kind is BadRequestError:
         kind = UnsupportedFeatureError
     limit = limit or next((_LIMITS[code] for code in codes if code in _LIMITS), None)
-    words = deployment.clean(message).strip()
+    words = mask(deployment.clean(message)).strip()
     telling = next((word for word in codes if _word(word) not in WEAK_CODES), codes[0] if codes else None)
     code = deployment.clean(telling)[:100] if telling else None
     facts: JSON = {
