@@ -16,7 +16,7 @@ from tests.research.conftest import Face, refused
 
 from llmbroker import Broker, ConfigurationError, Estimate, InvalidRequestError, LLMConfig, llm_config, llm_tool
 from llmbroker.exchange import Usage
-from llmbroker.research.pacing import Lane
+from llmbroker.research.pacing import Lane, Lanes
 from llmbroker.research.runfile import RunFile
 from llmbroker.testing import Answer, made_reply, whole
 from llmbroker.wire import HTTPRequest
@@ -289,6 +289,12 @@ def test_no_more_are_on_their_way_than_the_limit_says(face: Face, lab: Any) -> N
     assert running[0] == 20 and face.port.now() == pytest.approx(5)
 
 
+def test_a_model_in_this_process_is_asked_few_at_a_time() -> None:
+    assert Lanes(None, 256).of("key", "local", here=True).most == 4
+    assert Lanes({"concurrency": 9}, 256).of("key", "local", here=True).most == 9
+    assert Lanes(None, 256).of("key", "openai").most == 256
+
+
 def test_a_lane_grows_with_answers_and_shrinks_once_for_what_was_refused_together() -> None:
     from llmbroker import RateLimitError
 
@@ -405,6 +411,37 @@ def test_what_is_no_run_file_is_left_alone(rows: Face, lab: Any, tmp_path: Path,
     with pytest.raises(ConfigurationError):
         rows.call_llm_par([{"prompt": "a"}], lab, run_file=file)
     assert file.read_bytes() == content
+
+
+def test_a_database_of_something_else_is_left_alone(rows: Face, lab: Any, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE mine (a)")
+    with pytest.raises(ConfigurationError, match="something else"):
+        rows.call_llm_par([{"prompt": "a"}], lab, run_file=tmp_path / "other.db")
+
+
+def test_reading_a_run_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    from llmbroker import llm_export, llm_usage
+
+    for read in (llm_usage, lambda path: llm_export(path, tmp_path / "out.jsonl")):
+        with pytest.raises(ConfigurationError, match="no run file"):
+            read(str(tmp_path / "typo.db"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_response_survives_pickling_without_its_key(face: Face, config: Any) -> None:
+    import pickle
+
+    response = face.answers("hello").call_llm(config, "hi")
+    written = pickle.dumps(response)
+    assert b"very-secret" not in written
+    again = pickle.loads(written)
+    assert (str(again), again.usage, again.cost, again.duration) == (
+        str(response),
+        response.usage,
+        response.cost,
+        response.duration,
+    )
 
 
 # -- money ---------------------------------------------------------------------------------------------------------------

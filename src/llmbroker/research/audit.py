@@ -187,7 +187,7 @@ def llm_export(run_file: str | os.PathLike[str], path: str | os.PathLike[str], *
         ConfigurationError: the run file cannot be read.
     """
     count = 0
-    with RunFile(run_file) as run, Path(path).open("wb") as file:
+    with RunFile(run_file, reading=True) as run, Path(path).open("wb") as file:
         for asked, outcome in run.outcomes(superseded=True):
             file.write(msgspec.json.encode(row_record(asked, outcome, include_messages=include_messages)) + b"\n")
             count += 1

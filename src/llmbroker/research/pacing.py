@@ -2,7 +2,8 @@
 
 A ``Lane`` is one provider at one address with one key. ``enter`` waits until a request may leave, ``leave`` says what came of
 it. The number at once begins small, grows with every answer, quickly at first, and falls by a third when the provider refuses
-for having too much; what it asks to wait holds the whole lane back. No lock is held across an await; time is the port's.
+for having too much or keeps a request waiting for too long; what it asks to wait holds the whole lane back. No lock is held
+across an await; time is the port's.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from llmbroker.errors import InvalidRequestError, LLMBrokerError, RateLimitError, ServerError
+from llmbroker.errors import InvalidRequestError, LLMBrokerError, LLMTimeoutError, RateLimitError, ServerError
 from llmbroker.io import Port, Signal
 
 FIRST = 32
 MOST = 256
+FEW = 4
+"""Requests at once for a model in this process, which works on one after the other anyway."""
 OVERLOADED = frozenset({503, 529})
 LONGEST_PAUSE = 120.0
 WORDS = frozenset({"requests", "tokens", "concurrency"})
@@ -95,7 +98,9 @@ class Lane:
 
 
 def _too_much(error: BaseException) -> bool:
-    return isinstance(error, RateLimitError) or (isinstance(error, ServerError) and error.status in OVERLOADED)
+    if isinstance(error, (RateLimitError, LLMTimeoutError)):
+        return True
+    return isinstance(error, ServerError) and error.status in OVERLOADED
 
 
 def checked_limits(limits: Any) -> dict[str, dict[str, float]]:
@@ -130,12 +135,13 @@ class Lanes:
         self._most = most
         self._lanes: dict[Any, Lane] = {}
 
-    def of(self, key: Any, provider: str) -> Lane:
-        """Return the lane of this key (provider, address, API key), made at first use."""
+    def of(self, key: Any, provider: str, *, here: bool = False) -> Lane:
+        """Return the lane of this key (provider, address, API key); ``here``: the model is in this process."""
         lane = self._lanes.get(key)
         if lane is None:
             facts = {**self._limits.get("", {}), **self._limits.get(provider, {})}
-            most = int(min(self._most, facts.get("concurrency", self._most)))
+            usual = min(self._most, FEW) if here else self._most
+            most = int(min(self._most, facts.get("concurrency", usual)))
             lane = self._lanes[key] = Lane(max(1, most), facts.get("requests"), facts.get("tokens"))
         return lane
 

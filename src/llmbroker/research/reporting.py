@@ -65,7 +65,7 @@ def outcomes_of(data: Any) -> tuple[list[dict[str, Any]], int]:
         InvalidRequestError: it holds no results, or two sets of them.
     """
     if isinstance(data, (str, os.PathLike)):
-        with RunFile(data) as run:
+        with RunFile(data, reading=True) as run:
             rows = [{name: getattr(outcome, name) for name in BASE} for _, outcome in run.outcomes()]
             return rows, run.counts()["lost"]
     table = read_rows(data)

@@ -41,14 +41,20 @@ CREATE UNIQUE INDEX IF NOT EXISTS one_result ON results (row) WHERE current = 1;
 class RunFile:
     """An open run file.
 
+    Args:
+        path: where it is; made at first use.
+        reading: it must be there already.
+
     Raises:
-        ConfigurationError: it is in use by another process, is no run file, or cannot be written.
+        ConfigurationError: it is in use by another process, is no run file, is not there, or cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, reading: bool = False) -> None:
         import sqlite3
 
         self.path = Path(path)
+        if reading and not self.path.is_file():
+            raise ConfigurationError(f"There is no run file {self.path}.")
         self._lock = threading.Lock()
         self._open = False
         self._batch = 0
@@ -56,6 +62,7 @@ class RunFile:
             self._db: sqlite3.Connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, timeout=1.0
             )
+            self._refuse_others()
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
@@ -67,6 +74,13 @@ class RunFile:
             raise ConfigurationError(f"The run file {self.path} cannot be opened: {why}.") from None
         except sqlite3.DatabaseError as error:
             raise ConfigurationError(f"{self.path} is no run file: {error}.") from None
+
+    def _refuse_others(self) -> None:
+        """Leave a database of something else alone."""
+        names = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if names and not {"facts", "requests", "results"} <= names:
+            self._db.close()
+            raise ConfigurationError(f"{self.path} is no run file but a database of something else.")
 
     def _check_version(self) -> None:
         self._db.execute("INSERT OR IGNORE INTO facts VALUES ('version', ?)", (str(VERSION),))

@@ -236,7 +236,9 @@ class _RowGate:
         self._reserved = await study.purse.reserve(port, config, self._characters)
         self._estimate = self._characters / 4 + 8
         if deployment is not None:
-            self._lane = self.lanes.of((deployment.provider.id, deployment.base_url, deployment.key), deployment.provider.id)
+            who = deployment.provider.id
+            here = deployment.base_url == "local:"
+            self._lane = self.lanes.of((who, deployment.base_url, deployment.key), who, here=here)
         else:
             self._lane = self.lanes.of(id(config), "broker")
         try:
