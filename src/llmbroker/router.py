@@ -31,10 +31,14 @@ MISSED_COUNTS = 600.0
 """Seconds for which a missed budget sends calls with as little time elsewhere."""
 LIKELY = 0.2
 """A model that answers in time less often than this is asked only when nobody else is there."""
-POOR = 0.1
+POOR = 0.2
 """What is worth less than this share of what comes back in time is not begun with."""
-VAIN = 0.1
-"""A model that answers in time less often than this is not asked while anybody else may still come back in time."""
+DOUBT = 0.5
+"""From this chance on a model is begun with at once, however little it is worth."""
+VAIN = 0.2
+"""A model that answers in time less often than this is not asked while a much better one will come back in time."""
+HOPELESS = 0.1
+"""A model that answers in time less often than this is not asked while anybody else may come back."""
 SURE = 0.8
 """From this chance on the differences between the chances of models do not count: quality alone does."""
 SOON = 8.0
@@ -74,7 +78,7 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
         detail: what it lacks, or the provider's words.
         until: when that ends, on the scale of ``now``, or None.
         returns: whether it is worth waiting for.
-        value: believed quality times the chance that it answers in time, if it begins then.
+        value: believed quality times the chance that it is well then and answers in time.
         usual: seconds in which half of its answers come; 0 if unknown.
         room: how many calls it can serve at once then.
         surely: the moment was stated; otherwise it is an estimate.
@@ -85,7 +89,7 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
     detail: str = ""
     until: float | None = None
     returns: bool = False
-    value: float = 0.0
+    value: float = 1.0
     usual: float = 0.0
     room: int = 1
     surely: bool = True
@@ -112,9 +116,13 @@ class Plan(msgspec.Struct, frozen=True):
             return False
         best = self.steps[0]
         value = best.quality * best.hope * best.lane.luck
-        if best.hope < VAIN:
-            return any(p.returns and (p.value > value or not p.surely) for p in self.passed)
-        if any(p.returns and p.until is not None and p.value * POOR > value for p in self.passed):
+        if best.hope < VAIN and any(p.returns and p.value * min(1.0, p.room / crowd) > 2.0 * value for p in self.passed):
+            return True
+        if best.hope < HOPELESS and any(p.returns and not p.surely for p in self.passed):
+            return True
+        if best.hope * best.lane.luck < DOUBT and any(
+            p.returns and p.until is not None and p.value * min(1.0, p.room / crowd) * POOR > value for p in self.passed
+        ):
             return True
         usual = best.usual
         return any(
@@ -210,7 +218,7 @@ def plan(
 def _valued(passed: Passed, quality: float, record: Latency, now: float, left: float) -> Passed:
     wait = max(0.0, passed.until - now) if passed.until is not None else 0.0
     return msgspec.structs.replace(
-        passed, value=quality * record.hope(left - wait) if wait < left else 0.0, usual=record.usual()
+        passed, value=passed.value * quality * record.hope(left - wait) if wait < left else 0.0, usual=record.usual()
     )
 
 
@@ -245,8 +253,17 @@ def _look(
 def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
     ill = lane.ill(now)
     if ill is not None and ill.illness is not None:
-        room = lane.room if ill.illness is RATE_LIMITED else 1
-        return Passed(lane.member.name, ill.illness.word, ill.detail, ill.until, ill.illness.queue, room=room, surely=ill.stated)
+        quota = ill.illness is RATE_LIMITED
+        return Passed(
+            lane.member.name,
+            ill.illness.word,
+            ill.detail,
+            ill.until,
+            ill.illness.queue,
+            value=1.0 if quota else 1.0 / (1 + ill.incidents),
+            room=lane.room if quota else 1,
+            surely=ill.stated,
+        )
     if tried:
         return Passed(lane.member.name, "tried", "", now, True)
     recovering = lane.recovering()

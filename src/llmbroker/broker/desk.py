@@ -14,8 +14,10 @@ from llmbroker.health import BROKEN, HANGING, RATE_LIMITED, Dice, Health, Verdic
 from llmbroker.learning import Beliefs
 from llmbroker.limits import Credit, Queue, Waiter
 from llmbroker.pool import Lane, Lease, Member
-from llmbroker.router import SURE, Entry, Move, Plan, Step, decide, plan
+from llmbroker.router import HOPELESS, SURE, Entry, Move, Plan, Step, decide, plan
 
+SPARED = 0.75
+"""Of a quota with a known end, an attempt must have so large a part of the chance that it would have with the whole time."""
 LOST = 3
 """Races in a row that a model may lose after more than its usual time before it is taken to hang."""
 DENIALS = 3
@@ -67,7 +69,7 @@ class Desk:
                     offered.running -= 1
             made = self._plan(entries, ask, now)
             if fit is None and self.calls > 1:
-                fit = _sparing if made.steps and not made.hold(now, self.calls) else _nobody
+                fit = _sparing(ask) if made.steps and not made.hold(now, self.calls) else _nobody
             if fit is not None:
                 step = min(filter(fit, made.steps), key=quick, default=None) if quick else next(filter(fit, made.steps), None)
             else:
@@ -285,9 +287,18 @@ class Desk:
         self.calls = 0
 
 
-def _sparing(step: Step) -> bool:
-    """Whether an attempt does not gamble away what other calls could use: a quota with its end known is for likely answers."""
-    return step.hope >= SURE or not step.lane.metered
+def _sparing(ask: Ask) -> Callable[[Step], bool]:
+    """Return which attempts are worth their quota: others of a short one are for calls that have more time left."""
+
+    def worth(step: Step) -> bool:
+        if step.hope < HOPELESS and step.late:
+            return False
+        if not step.lane.metered or step.hope >= SURE:
+            return True
+        member = step.lane.member
+        return step.hope >= SPARED * (member.first if ask.need.stream else member.latency).hope(ask.deadline - ask.began)
+
+    return worth
 
 
 def _nobody(step: Step) -> bool:
