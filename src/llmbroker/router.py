@@ -121,7 +121,7 @@ class Plan(msgspec.Struct, frozen=True):
         if best.hope < HOPELESS and any(p.returns and not p.surely for p in self.passed):
             return True
         if best.hope * best.lane.luck < DOUBT and any(
-            p.returns and p.until is not None and p.value * min(1.0, p.room / crowd) * POOR > value for p in self.passed
+            p.returns and p.until is not None and p.value * POOR > value for p in self.passed
         ):
             return True
         usual = best.usual
