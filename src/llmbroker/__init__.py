@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         LLMBrokerError,
         LLMTimeoutError,
         MalformedCallError,
+        MCPError,
         MissingKeyError,
         ModelNotFoundError,
         NoLLMAvailableError,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         run_tool_loop,
         stream_tool_loop,
     )
+    from llmbroker.mcp import MCPServer
     from llmbroker.messages import repair, validate
     from llmbroker.research import (
         Agreement,
@@ -146,6 +148,7 @@ _ROOM_OF = {
     "FunctionTool": "tools",
     "LLMConfig": "catalog",
     "LLMTool": "research",
+    "MCPServer": "mcp",
     "ModelConfig": "research",
     "ModelState": "broker",
     "Paused": "loop",
@@ -246,6 +249,8 @@ __all__ = [
     "LLMConfig",
     "LLMTimeoutError",
     "LLMTool",
+    "MCPError",
+    "MCPServer",
     "MalformedCallError",
     "MissingKeyError",
     "ModelConfig",

@@ -175,6 +175,10 @@ class BudgetError(LLMBrokerError):
         self.spent = spent
 
 
+class MCPError(LLMBrokerError):
+    """An MCP server cannot be reached, or its tool reports an error; inside a loop the model reads it."""
+
+
 class RunBusyError(LLMBrokerError):
     """Another process is at work with this durable run."""
 
