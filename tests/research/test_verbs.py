@@ -250,6 +250,19 @@ async def test_an_async_broker_is_awaited(port: Replay) -> None:
         assert str(await acall_llm(broker, "hi")) == "pooled"
 
 
+async def test_a_broker_streams_too(port: Replay) -> None:
+    port.on(None, streamed(), streamed())
+    with Broker(pool=pool(), journal=False, io=port) as broker:
+        plain = call_llm_stream(broker, "hi", lambda piece: None)
+    async with AsyncBroker(pool=pool(), journal=False, io=port) as other:
+        awaited = await acall_llm_stream(other, "hi", lambda piece: None)
+    for response in (plain, awaited):
+        assert (str(response), response.llm_name) == (
+            "Hello there, you.",
+            "lab",
+        ) and response.pooled.call_id == response.call_id
+
+
 def test_a_broker_of_the_other_kind_is_refused(port: Replay) -> None:
     with pytest.raises(InvalidRequestError, match="AsyncBroker does not go"):
         call_llm(AsyncBroker(pool=pool(), journal=False, io=port), "hi")

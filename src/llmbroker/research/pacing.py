@@ -8,6 +8,7 @@ across an await; time is the port's.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -44,24 +45,38 @@ class Lane:
         self._held_until = 0.0
         self._cut_at = -1.0
         self._waiting: deque[Signal] = deque()
+        self._lock = threading.Lock()
 
     async def enter(self, port: Port, tokens: float) -> float:
         """Wait until one more request may leave, and count it; return when it left."""
-        while self.running >= int(self.limit):
+        while (signal := self._slot(port)) is not None:
+            await signal.wait()
+        try:
+            while (left := self._leaving(port.now(), tokens)) > 0:
+                await port.sleep(left)
+        except BaseException:
+            self.give_back()
+            raise
+        return port.now()
+
+    def _slot(self, port: Port) -> Signal | None:
+        """Take a slot, or return what to wait for."""
+        with self._lock:
+            if self.running < int(self.limit):
+                self.running += 1
+                return None
             signal = port.signal()
             self._waiting.append(signal)
-            await signal.wait()
-        self.running += 1
-        try:
-            while (wait := self._wait(port.now())) > 0:
-                await port.sleep(wait)
-        except BaseException:
-            self._free()
-            raise
-        now = port.now()
-        self._next = max(now, self._next) + self.gap
-        self._next_tokens = max(now - 1.0, self._next_tokens) + tokens * self.token_gap
-        return now
+            return signal
+
+    def _leaving(self, now: float, tokens: float) -> float:
+        """Return how long a request has to wait for its turn; 0: it leaves now and takes its share of the minute."""
+        with self._lock:
+            wait = self._wait(now)
+            if wait <= 0:
+                self._next = max(now, self._next) + self.gap
+                self._next_tokens = max(now - 1.0, self._next_tokens) + tokens * self.token_gap
+            return wait
 
     def _wait(self, now: float) -> float:
         until = self._held_until
@@ -73,23 +88,25 @@ class Lane:
 
     def leave(self, now: float, left_at: float, error: BaseException | None, more_tokens: float = 0.0) -> None:
         """Take note of what came: ``left_at`` is what ``enter`` returned, ``more_tokens`` what it took beyond the estimate."""
-        self._next_tokens += more_tokens * self.token_gap
-        if error is None:
-            if self.limit < self.most:
-                self.limit = min(self.most, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))
-        elif _too_much(error):
-            self._slow_start = False
-            if left_at > self._cut_at:  # requests that were on their way then say nothing new
-                self.limit = max(1.0, min(self.limit, self.running) * 0.67)
-                self._cut_at = now
-            asked = error.retry_after if isinstance(error, LLMBrokerError) else None
-            if asked:
-                self._held_until = max(self._held_until, now + min(asked, LONGEST_PAUSE))
-        self._free()
+        with self._lock:
+            self._next_tokens += more_tokens * self.token_gap
+            if error is None:
+                if self.limit < self.most:
+                    self.limit = min(self.most, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))
+            elif _too_much(error):
+                self._slow_start = False
+                if left_at > self._cut_at:  # requests that were on their way then say nothing new
+                    self.limit = max(1.0, min(self.limit, self.running) * 0.67)
+                    self._cut_at = now
+                asked = error.retry_after if isinstance(error, LLMBrokerError) else None
+                if asked:
+                    self._held_until = max(self._held_until, now + min(asked, LONGEST_PAUSE))
+            self._free()
 
     def give_back(self) -> None:
         """The request does not leave after all."""
-        self._free()
+        with self._lock:
+            self._free()
 
     def _free(self) -> None:
         self.running -= 1

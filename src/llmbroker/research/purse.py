@@ -7,6 +7,7 @@ attempt that may have cost something although no answer came keeps its reservati
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from llmbroker.errors import InvalidRequestError, LLMBrokerError, LLMTimeoutError, StreamInterruptedError
@@ -56,6 +57,8 @@ class Purse:
         self._longest = 0
         self._seen = 0
         self._seen_ratio = 0.0
+        self._leaving = 0
+        self._lock = threading.Lock()
         self._waiting: list[Signal] = []
 
     def bound(self, config: Any, characters: int, now: float) -> float:
@@ -78,22 +81,34 @@ class Purse:
         if self.max_cost is None:
             return 0.0
         while True:
-            if self.ended:
-                raise BudgetEnd
-            amount = self.bound(config, characters, port.time())
-            if self.spent + self.unknown + self.reserved + amount <= self.max_cost:
+            taken = self._take(port, self.max_cost, self.bound(config, characters, port.time()))
+            if isinstance(taken, float):
+                return taken
+            await taken.wait()
+
+    def _take(self, port: Port, most: float, amount: float) -> float | Signal:
+        """Return the reserved amount, or what to wait for; raises BudgetEnd."""
+        with self._lock:
+            if not self.ended and self.spent + self.unknown + self.reserved + amount <= most:
                 self.reserved += amount
+                self._leaving += 1
                 return amount
-            if self.reserved <= 0:
+            if self.ended or not self._leaving:
                 self.ended = True
                 self._wake()
                 raise BudgetEnd
             signal = port.signal()
             self._waiting.append(signal)
-            await signal.wait()
+            return signal
 
     def pay(self, reserved: float, cost: float | None, error: BaseException | None, usage: Any, characters: int) -> None:
         """Take what a request did cost; give the reservation back."""
+        with self._lock:
+            self._pay(reserved, cost, error, usage, characters)
+
+    def _pay(self, reserved: float, cost: float | None, error: BaseException | None, usage: Any, characters: int) -> None:
+        if self.max_cost is not None:
+            self._leaving -= 1
         self.reserved = max(0.0, self.reserved - reserved)
         if cost is not None:
             self.spent += cost

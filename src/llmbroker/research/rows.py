@@ -335,11 +335,33 @@ async def acall_llm_par(
     messages: Any = None,
     *,
     system: str | None = None,
+    response_format: Any = None,
+    reask: int = 0,
+    tags: Sequence[str] | None = None,
+    tries: int = 10,
+    wait_seconds: float = 2,
+    backoff_factor: float | None = None,
+    timeout: float | None = None,
+    max_workers: int | None = None,
+    limits: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    run_file: Any = None,
+    retry: str | Iterable[str] = (),
+    dry_run: bool = False,
+    max_cost: float | None = None,
+    journal: Any = None,
+    request_hash: bool = False,
+    keep_responses: bool = False,
     io: Port | None = None,
-    **options: Any,
 ) -> Any:
-    """Await what ``call_llm_par`` does; the same options."""
-    return await arun(Prepared(rows, config, messages, system, _options(options)), io)
+    """Await what ``call_llm_par`` does."""
+    options = Options(
+        response_format=response_format, reask=reask, tags=tags, tries=tries, wait_seconds=wait_seconds,
+        backoff_factor=backoff_factor, timeout=timeout, max_workers=max_workers, limits=limits, progress=progress,
+        run_file=run_file, retry=retry, dry_run=dry_run, max_cost=max_cost, journal=journal, request_hash=request_hash,
+        keep_responses=keep_responses,
+    )  # fmt: skip
+    return await arun(Prepared(rows, config, messages, system, options), io)
 
 
 def _options(given: dict[str, Any]) -> Options:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from llmbroker.client import EventSource, ReplyStream
-from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import Event
 from llmbroker.io import Port
 from llmbroker.research import watch
 from llmbroker.research.calls import Ask, in_form
-from llmbroker.research.config import ModelConfig
+from llmbroker.research.config import LONGEST, ModelConfig
 from llmbroker.research.response import Response, made
 
 
@@ -18,13 +17,12 @@ class CallStream:
     """What the stream faces read; it tells the watchers how it ended."""
 
     def __init__(self, port: Port, ask: Ask) -> None:
-        if type(ask.config) is not ModelConfig:
-            raise InvalidRequestError("A broker streams by itself: broker.stream(...).", argument="config")
         self._port = port
         self._ask = ask
         self._source: EventSource | None = None
         self._deployment: Any = None
         self._request: Any = None
+        self._stream: Any = None
         self._began = self._started = 0.0
         self.reply: Response | None = None
 
@@ -45,16 +43,26 @@ class CallStream:
     def _open(self) -> None:
         ask, port = self._ask, self._port
         ask.attempts += 1
-        self._deployment = ask.config.deployment()
         self._request = ask.request(ask.messages, stream=True)
         self._began, self._started = port.now(), port.time()
-        self._source = ReplyStream(port, self._deployment, self._request, self._began + (ask.timeout or 0))
+        if type(ask.config) is ModelConfig:
+            self._deployment = ask.config.deployment()
+            self._source = ReplyStream(port, self._deployment, self._request, self._began + (ask.timeout or LONGEST))
+        else:
+            form = ask.form.wire if ask.form is not None else None
+            # The stream is kept, since one that is dropped closes its source.
+            self._stream = ask.config.stream(messages=self._request.history, response_format=form, wait=ask.timeout)
+            self._source = self._stream._source
 
     def _finish(self, reply: Any) -> None:
+        facts: dict[str, Any] = {"pooled": reply}
+        if self._deployment is not None:
+            facts = {"provider": self._deployment.provider.id, "config": self._ask.config}
+        else:
+            facts |= {name: getattr(reply, name, None) for name in ("llm_name", "call_id")}
         response = made(
-            reply, provider=self._deployment.provider.id, duration=self._port.now() - self._began, started=self._started,
-            attempts=self._ask.attempts, config=self._ask.config,
-        )  # fmt: skip
+            reply, duration=self._port.now() - self._began, started=self._started, attempts=self._ask.attempts, **facts
+        )
         self.reply = response if self._ask.form is None else in_form(response, self._ask.form)
         self._tell(response=self.reply)
 

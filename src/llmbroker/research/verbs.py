@@ -11,7 +11,6 @@ from llmbroker.client import AsyncStream, Stream
 from llmbroker.io import Port
 from llmbroker.research import calls
 from llmbroker.research.calls import Ask
-from llmbroker.research.config import ModelConfig
 from llmbroker.research.response import Response
 from llmbroker.research.stream import CallStream
 from llmbroker.research.tool import LLMTool
@@ -138,7 +137,7 @@ async def acall_llm_robust(
 
 
 def call_llm_stream(
-    config: ModelConfig,
+    config: Any,
     messages: Any,
     callback: Callable[[str], Any] | None = None,
     *,
@@ -175,7 +174,7 @@ def call_llm_stream(
 
 
 async def acall_llm_stream(
-    config: ModelConfig,
+    config: Any,
     messages: Any,
     callback: Callable[[str], Any] | None = None,
     *,
