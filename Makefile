@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check fix tables docs slow live traffic soak concurrency failover kills walks bench import-bench rows-bench study bfcl bfcl-oracle routing lock changelog clean need-shared
+.PHONY: help demo check fix tables docs slow live traffic soak concurrency failover kills walks bench import-bench rows-bench study bfcl bfcl-oracle bfcl-multi routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -88,6 +88,9 @@ bfcl-oracle: $(VENV)/.bench-stamp ## BFCL's accepted answers through the loop, i
 
 routing: $(VENV)/.bench-stamp need-shared ## the broker in the routing simulator, beside peers and oracle
 	$(BIN)/python benchmarks/routing/run.py $(SHARED)
+
+bfcl-multi: $(VENV)/.bench-stamp ## BFCL's conversations through the loop: every call runs, every final state is the right one
+	$(BIN)/python benchmarks/bfcl_multi.py
 
 lock: ## resolve requirements.lock anew, for every Python from 3.11 on
 	$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/python -m pip install --quiet uv
