@@ -147,11 +147,11 @@ class Latency:
         """Take an attempt that was cut off after that many seconds."""
         self.missed = max(self.missed, seconds)
         self.missed_at = now
-        self.stopped(seconds)
+        self.stopped(seconds, now)
         if self._sorted and seconds > self.quantile(0.5):
             self._add(seconds * 1.5)
 
-    def stopped(self, seconds: float) -> None:
+    def stopped(self, seconds: float, now: float = 0.0) -> None:
         """Take an attempt that was stopped after that many seconds, for whatever reason: the answer would have come later."""
         if seconds >= 0.5 * self.quantile(0.25) and seconds > 0.0:
             self._runs.append((seconds, False))

@@ -170,7 +170,7 @@ class Desk:
             member.lost = 0
             if member.health.illness is HANGING:
                 for record in (member.latency, member.first):
-                    record.forgive(max(4.0 * record.quantile(0.5), 2.0))
+                    record.forgive(max(4.0 * record.quantile(0.25), 2.0))
             more = lane.answered(started)
             lane.quota.settle(lease.of_lane, used, now)
             lane.key.quota.settle(lease.of_key, used, now)
@@ -188,6 +188,7 @@ class Desk:
         member = lane.member
         verdict = judge(error, model=lane.deployment.model, granted=granted, normal=member.normal(ask.need.stream))
         with self.lock:
+            hangs = member.health.illness is HANGING  # what is cut then says nothing about its usual time
             self._note(lease, verdict, error, now)
             if verdict.lacks is not None:
                 lane.learn_lack(verdict.lacks, ask.need, now)
@@ -197,7 +198,7 @@ class Desk:
             if verdict.blame != "quota" and now - lease.started > lane.quota.no_takes:
                 lane.quota.admitted(lease.started)
                 lane.key.quota.admitted(lease.started)
-            if verdict.status == "timeout":
+            if verdict.status == "timeout" and not hangs:
                 (member.first if ask.need.stream else member.latency).cut(now - lease.started, now)
             self._release(lease, now)
         return verdict
@@ -240,9 +241,10 @@ class Desk:
         lane, spent = lease.lane, now - lease.started
         member = lane.member
         with self.lock:
-            (member.first if stream else member.latency).stopped(spent)
+            if member.health.illness is not HANGING:
+                record = member.first if stream else member.latency
+                (record.cut if lost and spent >= usual else record.stopped)(spent, now)
             if lost and spent >= usual:
-                member.latency.cut(spent, now)
                 member.lost += 1
                 if member.lost >= (LOST if member.health.room is None else 1):
                     member.lost = 0
