@@ -14,7 +14,6 @@ fork and opened again on both sides, because SQLite's locks do not survive it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import threading
@@ -249,8 +248,10 @@ class SQLiteStore:
     def __del__(self) -> None:
         """Close what was left open: a store that was dropped is no leak, and from Python 3.13 on no warning."""
         for link in (self._quick, self._patient) if hasattr(self, "_patient") else ():
-            with contextlib.suppress(Exception):
+            try:  # no contextlib: when Python ends, its names may be gone
                 link.drop()
+            except Exception:  # noqa: BLE001, S110 - nobody is there to be told
+                pass
 
     def _rows(self, sql: str, *values: Any) -> list[Any]:
         return self._patiently(lambda db: db.execute(sql, values).fetchall())
