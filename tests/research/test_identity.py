@@ -232,6 +232,16 @@ def test_the_tools_of_a_loop_are_part_of_its_identity_in_the_log(face: Face, con
     assert line["request_hash"] == llm_request_hash(config, HELLO, tools=tool) == llm_request_hash(line)
 
 
+def test_a_form_beside_tools_is_asked_for_later_on_both_sides(face: Face, config: Any, tmp_path: Path) -> None:
+    tool = llm_tool(lambda x: x, "f", "d", {"x": "string"})
+    formed = config.replace(response_format={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+    llm_log_enable(tmp_path / "log.jsonl")
+    face.answers("seven", '{"n": 7}').call_llm_tools(formed, HELLO, tool)
+    first, second = llm_log_read(tmp_path / "log.jsonl")
+    assert first["request_hash"] == llm_request_hash(formed, HELLO, tools=tool) == llm_request_hash(first)
+    assert second["request"]["response_format"]["type"] == "json_schema" and llm_request_hash(second) == second["request_hash"]
+
+
 def test_a_log_without_messages_holds_no_text_of_anybody(face: Face, tmp_path: Path) -> None:
     secret = "MARK-OF-A-PARTICIPANT"
     llm_log_enable(tmp_path / "log.jsonl", include_messages=False)

@@ -207,3 +207,35 @@ def test_a_name_that_no_tool_has_is_a_row_with_its_error(face: Face, config: Any
         warnings.simplefilter("error")
         r = face.call_llm_tools(config, QUESTION, tools=tool(), max_tool_calls=0)
     assert r.tool_history[0]["error"] == "unknown tool" and "get_weather" in r.tool_history[0]["result"]
+
+
+FORM = {"type": "object", "properties": {"celsius": {"type": "integer"}}, "required": ["celsius"]}
+
+
+def test_a_form_is_asked_for_after_the_last_tool_and_its_call_counts(face: Face, config: Any) -> None:
+    """Many providers refuse tools and a form in one request: the loop runs without, and one more call asks for the form."""
+    face.answers(asks("Tunis"), says("It is warm."), says('{"celsius": 22}'))
+    r = face.call_llm_tools(config, QUESTION, tools=tool(), response_format=FORM)
+    assert r.parsed == {"celsius": 22} and r.problem is None
+    sent = [json.loads(request.body) for request in face.port.requests]
+    assert ["response_format" in body for body in sent] == [False, False, True]
+    assert ["tools" in body for body in sent] == [True, True, False]
+    assert r.tool_loop.model_calls == 3 and r.tool_loop.sent == 30 and r.tool_loop.cost == pytest.approx(3 * 4.5e-6)
+    assert [m["role"] for m in r.messages] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+
+
+def test_an_answer_that_has_the_form_already_costs_no_further_call(face: Face, config: Any) -> None:
+    face.answers(asks("Tunis"), says('{"celsius": 22}'))
+    r = face.call_llm_tools(config, QUESTION, tools=tool(), response_format=FORM)
+    assert r.parsed == {"celsius": 22} and r.tool_loop.model_calls == 2
+
+
+def test_a_form_that_never_comes_says_why_and_an_error_on_the_way_bears_the_history(face: Face, config: Any) -> None:
+    face.answers(says("warm"), says("still warm"))
+    r = face.call_llm_tools(config, QUESTION, tools=tool(), response_format=FORM)
+    assert r.parsed is None and "JSON" in r.problem and r.tool_loop.model_calls == 2
+    face.answers(asks("Tunis"), says("warm"), refused(401))
+    with pytest.raises(AuthError) as caught:
+        face.call_llm_tools(config, QUESTION, tools=tool(), response_format=FORM)
+    assert len(caught.value.messages) == 5 and caught.value.tool_loop.model_calls == 3
+    assert str(caught.value.response) == "warm" and len(caught.value.tool_history) == 1

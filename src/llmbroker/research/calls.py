@@ -107,7 +107,7 @@ class Ask:
             messages,
             tools=tools,
             params=self.params if params is None else params,
-            response_format=self.form.wire if self.form is not None else None,
+            response_format=self.form.wire if self.form is not None and tools is None else None,
             stream=stream,
         )
 
@@ -219,7 +219,7 @@ def _tell(ask: Ask, deployment: Any, request: Request, started: float, seconds: 
 
 async def _of_broker(ask: Ask, messages: Any, tools: Any, params: Any) -> Any:
     options: dict[str, Any] = {}
-    if ask.form is not None:
+    if ask.form is not None and tools is None:
         options["response_format"] = ask.form.wire
     if ask.timeout is not None:
         options["wait"] = ask.timeout

@@ -201,7 +201,7 @@ def llm_request_hash(
         model: instead of a config.
         params: instead of a config.
         tools: ``llm_tool`` or declarations.
-        response_format: the form that was asked for.
+        response_format: the form that was asked for; requests with tools bear none (it is asked for after the last tool).
         extra: anything else that tells requests apart.
 
     Raises:
@@ -221,7 +221,7 @@ def llm_request_hash(
         "messages": turns(messages),
         "params": _params(params or {}),
         "tools": _tools(tools),
-        "response_format": _format(response_format),
+        "response_format": _format(response_format) if not tools else None,
         "extra": extra,
     }
     return llm_hash({name: value for name, value in facts.items() if value not in (None, {}, [])})

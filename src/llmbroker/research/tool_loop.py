@@ -16,6 +16,7 @@ from llmbroker.exchange import Reply, ToolSet
 from llmbroker.io import Port
 from llmbroker.loop import flow as loop
 from llmbroker.loop.run import Options, Run
+from llmbroker.messages import History
 from llmbroker.research.calls import Ask, in_form, persistent
 from llmbroker.research.response import Response
 from llmbroker.research.tool import LLMTool, checked_tools
@@ -123,8 +124,43 @@ async def call_tools(port: Port, ask: Ask, plan: Plan) -> Response:
     except BaseException as error:
         _explain(error, last, costs)
         raise
-    response = msgspec.structs.replace(response, tool_loop=_priced(response.tool_loop, costs))
-    return response if ask.form is None or response.tool_calls else in_form(response, ask.form)
+    if ask.form is not None and not response.tool_calls:
+        response = await _formed(port, ask, run, response, last, costs)
+    done: Response = msgspec.structs.replace(response, tool_loop=_priced(response.tool_loop, costs))
+    return done
+
+
+async def _formed(port: Port, ask: Ask, run: Run, response: Response, last: list[Response], costs: list[float]) -> Response:
+    """Return the answer in its form: read from what the model said, else asked for once more, without tools.
+
+    Not every provider takes tools and a form in one request, so the loop itself runs without.
+    """
+    assert ask.form is not None
+    made = in_form(response, ask.form)
+    history = History(response.messages)
+    for left in range(ask.reask, -1, -1):
+        if made.problem is None:
+            break
+        history.append({"role": "user", "content": ask.form.complaint(made.problem)})
+        run.tally.calls += 1
+        try:
+            made = in_form(await persistent(port, ask, history), ask.form)
+        except BaseException as error:
+            run.tally.add(None)
+            error.messages, error.tool_history = list(history), run.rows  # type: ignore[attr-defined]
+            error.tool_loop = run.tally.closed(len(run.rows))  # type: ignore[attr-defined]
+            _explain(error, last, costs)
+            raise
+        run.tally.add(made.usage)
+        if made.cost is not None:
+            costs.append(made.cost)
+        last[:] = [made]
+        history.append(made.message)
+        if left == 0:
+            break
+    return msgspec.structs.replace(
+        made, messages=list(history), tool_history=run.rows, tool_loop=run.tally.closed(len(run.rows))
+    )
 
 
 def _explain(error: BaseException, last: list[Response], costs: list[float]) -> None:
