@@ -46,7 +46,6 @@ def study(folder: Path) -> pd.DataFrame:
         temperature=0,
         max_tokens=40,
         response_format=Code,
-        price={"input": 0, "output": 0},  # this machine asks for no money
     )
     run_file = folder / "study.db"
 

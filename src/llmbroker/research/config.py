@@ -221,6 +221,8 @@ def llm_config(
     entry = _entry(known, model.strip(), base_url, _dialect(params, dialect), headers)
     probe = table.deployment_for(entry, None) if base_url or known is None else _probe(entry)
     key = keys.read_key(api_key, probe.provider, base_url, known or provider.strip())
+    if price is None and probe.base_url == "local:":
+        price = {"input": 0.0, "output": 0.0}  # nobody asks money for the model in this process
     given = vocabulary.checked(params)
     probe.verbatim = bool(no_change)
     embeds = _embeds(embedding, probe)
