@@ -263,6 +263,38 @@ def test_the_loop_runs_for_each_row(face: Face, lab: Any) -> None:
     assert out[1]["tool_history"][0]["error"] == "no such city"
 
 
+def test_a_question_that_cannot_be_made_is_a_failed_row(rows: Face, lab: Any) -> None:
+    out = rows.call_llm_par([{"text": "a"}, {"other": "b"}], lab, lambda row: row["text"].upper())
+    assert [row["success"] for row in out] == [True, False]
+    assert out[1]["error_kind"] == "parameter" and "KeyError" in out[1]["error_message"]
+
+
+def test_an_embedding_config_is_refused_at_once(rows: Face) -> None:
+    with pytest.raises(InvalidRequestError, match="get_batched_embeddings"):
+        rows.call_llm_par([{"prompt": "a"}], llm_config("openai", "text-embedding-3-small", api_key="k" * 20))
+
+
+def test_a_preview_shows_what_would_be_asked_and_what_could_not(lab: Any, tmp_path: Path) -> None:
+    from llmbroker import llm_preview
+
+    (tmp_path / "photo.png").write_bytes(b"x")
+    given = [{"text": "a"}, {"text": "b" * 900}, {"text": " "}]
+    shown = llm_preview(given, lab, "{text}", system="Be terse.")
+    assert shown[0] == {
+        "ok": True,
+        "problem": None,
+        "preview": "[system] Be terse.\n[user] a",
+        "characters": 10,
+        "attachments": 0,
+    }
+    assert len(shown[1]["preview"]) == 500 and shown[1]["characters"] == 909
+    assert (shown[2]["ok"], shown[2]["problem"]) == (False, "The user's text is empty.")
+    files = [{"name": "photo.png"}, {"name": "gone.png"}]
+    shown = llm_preview(files, lab, lambda row: [("file", tmp_path / row["name"]), ("user", "What is it?")])
+    assert [row["ok"] for row in shown] == [True, False]
+    assert shown[0]["attachments"] == 1 and "cannot be read" in shown[1]["problem"]
+
+
 # -- pace ----------------------------------------------------------------------------------------------------------------
 
 
@@ -545,10 +577,9 @@ def test_a_plain_broker_asks_rows_in_threads_and_journals_them(tmp_path: Path) -
 
 
 CTRL_C = """
-import os, signal, sys, threading
+import sys, threading
 from llmbroker import call_llm_par, llm_config
 config = llm_config("lab", "m", base_url=sys.argv[1])
-threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
     call_llm_par([{"prompt": f"q{n}"} for n in range(100_000)], config, run_file=sys.argv[2], progress=False)
 except KeyboardInterrupt:
@@ -557,17 +588,27 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_a_run_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
+    import signal
     import subprocess
     import sys
+    import time
 
     from tests.research.provider import Provider
 
     with Provider(delay=0.02, faults=False) as provider:
-        done = subprocess.run(
-            [sys.executable, "-c", CTRL_C, provider.url, str(tmp_path / "run.db")], capture_output=True, text=True, timeout=60
+        child = subprocess.Popen(
+            [sys.executable, "-c", CTRL_C, provider.url, str(tmp_path / "run.db")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-    assert done.stdout.startswith("interrupted"), done.stderr
-    assert "Task was destroyed" not in done.stderr and "never awaited" not in done.stderr
+        until = time.monotonic() + 60
+        while sum(provider.answered.values()) < 60 and time.monotonic() < until:
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        said, wrong = child.communicate(timeout=60)
+    assert said.startswith("interrupted"), wrong
+    assert "Task was destroyed" not in wrong and "never awaited" not in wrong
     with RunFile(tmp_path / "run.db") as run:
         counts = run.counts()
     assert 0 < counts["rows"] < 100_000 and counts["lost"] <= 256

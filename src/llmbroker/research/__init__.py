@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from llmbroker.research.embeddings import Embeddings, aget_batched_embeddings, get_batched_embeddings
     from llmbroker.research.estimate import Estimate
     from llmbroker.research.hashing import llm_hash, llm_request_hash, llm_tool_signature
+    from llmbroker.research.preview import llm_preview
     from llmbroker.research.reporting import Usages, llm_failures, llm_usage, report
     from llmbroker.research.response import Response, Tokens, finish_reason, tokens, tool_calls
     from llmbroker.research.rows import acall_llm_par, acall_llm_tools_par, call_llm_par, call_llm_tools_par
@@ -96,6 +97,7 @@ _FILE_OF = {
     "llm_log_status": "audit",
     "llm_parse_structured": "structured",
     "llm_parse_tags": "tags",
+    "llm_preview": "preview",
     "llm_replicate": "designs",
     "llm_request_from_log": "audit",
     "llm_request_hash": "hashing",
@@ -150,6 +152,7 @@ __all__ = [
     "llm_log_status",
     "llm_parse_structured",
     "llm_parse_tags",
+    "llm_preview",
     "llm_replicate",
     "llm_request_from_log",
     "llm_request_hash",

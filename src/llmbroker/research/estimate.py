@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from llmbroker.errors import LLMBrokerError
 from llmbroker.exchange import Usage
 from llmbroker.journal import utc
 from llmbroker.messages import History
@@ -61,7 +60,7 @@ def estimate(study: Study) -> Estimate:
             ask = study.ask_of(record)
             key, _ = study.key_of(ask)
             characters = History(ask.messages).characters
-        except LLMBrokerError:
+        except Exception:  # noqa: BLE001 - as in the run itself: such a row cannot be asked
             invalid += 1
             continue
         if study._recall(key) is not None:

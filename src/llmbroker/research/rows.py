@@ -168,7 +168,7 @@ def _configs(table: Table, config: Any) -> list[Any]:
     """
     if config is not None:
         checked_target(config)
-        return [config]
+        return [_answering(config)]
     if table.records and "config" not in table.names:
         raise InvalidRequestError("Give config=, or rows with a column 'config'.", argument="config")
     found: dict[int, Any] = {}
@@ -180,8 +180,16 @@ def _configs(table: Table, config: Any) -> list[Any]:
                     f"rows[{index}] has no config in its column 'config' but {type(given).__name__}.",
                     argument=f"rows[{index}].config",
                 )
-            found[id(given)] = given
+            found[id(given)] = _answering(given)
     return list(found.values())
+
+
+def _answering(config: Any) -> Any:
+    if getattr(config, "embedding", False):
+        raise InvalidRequestError(
+            f"{config.model} makes vectors, not answers: use get_batched_embeddings, or embedding=False.", argument="config"
+        )
+    return config
 
 
 def _need_prices(configs: Sequence[Any]) -> None:

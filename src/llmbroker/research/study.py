@@ -146,8 +146,11 @@ class Study:
             try:
                 ask = self.ask_of(record)
                 key, asked = self.key_of(ask)
-            except LLMBrokerError as error:
-                self._keep(at, failed(error, 0, spent=None, config=record.get("config")))
+            except Exception as error:  # noqa: BLE001 - a user's own function may raise anything: that row cannot be asked
+                outcome = failed(error, 0, spent=None, config=record.get("config"))
+                if not isinstance(error, LLMBrokerError):
+                    outcome.error_kind, outcome.error_message = "parameter", f"The row's question cannot be made: {error!r}"
+                self._keep(at, outcome)
                 continue
             known = self._recall(key)
             if known is not None:
