@@ -125,7 +125,7 @@ def sent(history: list[JSON]) -> list[JSON]:
 
 EXCEPTED = {
     "phase_streamed_on_part_start": "the client wrote other quotation marks",
-    "test_openai_native_tool_search_with_deferred_capability": "the client spells the provider's search call anew, or adds a namespace",
+    "test_openai_native_tool_search_with_deferred_capability": "the client rewrote the provider's search call or its namespace",
     "test_openai_client_tool_search_streaming": "a kind of tool that the client runs and we do not have",
     "bedrock_mantle_responses_chat_calls_tools_through_the_responses_surface": "the client left the reasoning out",
 }
