@@ -39,8 +39,6 @@ class SimulatedIO(AsyncIO):
 class Adapter:
     """What the simulator calls."""
 
-    options: dict[str, Any] = {}
-
     def __init__(self, env: Any) -> None:
         pool = [
             LLMConfig(
@@ -49,7 +47,7 @@ class Adapter:
             for one in env.pool
         ]
         secrets = {one["key"]: "k-" + one["key"] for one in env.pool}
-        self.broker = AsyncBroker(pool=pool, secrets=secrets, journal=False, io=SimulatedIO(env), **self.options)
+        self.broker = AsyncBroker(pool=pool, secrets=secrets, journal=False, io=SimulatedIO(env))
         self.broker._engine.desk.dice = random.Random(env.seed).random
 
     async def start(self) -> None:

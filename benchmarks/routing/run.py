@@ -33,7 +33,7 @@ REQUIRED = {
 """Good answers, percent of all requests."""
 OTHERS = ("burst4_w25_spent", "deadkey_w25", "hang_groq_w25", "ratings_w45")
 MEDIAN, WASTED = 1.3, 1.5
-"""The median latency may be so many times the oracle's, wasted attempts so many times the peer's; refusals at most the peer's."""
+"""The median latency may be so many times the oracle's, wasted attempts so many times the peer's; refusals as the peer's."""
 
 Rows = dict[tuple[str, str], list[dict[str, float]]]
 
@@ -84,7 +84,8 @@ def mean(rows: list[dict[str, float]] | None, field: str) -> float:
 def table(ours: dict[str, list[dict[str, float]]], others: Rows) -> str:
     """Return the table: what was reached beside what is required."""
     lines = [
-        "| profile | good % | required | oracle_state | peer | answered % | p50 s | at most | p95 s | 429s | peer | wasted | at most | fair |",
+        "| profile | good % | required | oracle_state | peer | answered % | p50 s | at most | p95 s | 429s | peer "
+        "| wasted | at most | fair |",
         "|" + "---|" * 14,
     ]
     for profile, rows in ours.items():

@@ -10,10 +10,10 @@ A quota belongs to a key or to a lane (see ``pool``). Providers keep it in one o
 * a *window with a fixed phase* (the clock's minute, hour or day): it resets at ``phase + n * period``;
 * a *sliding window*, or one that begins with its first request: it lets one in ``period`` seconds after the oldest in it.
 
-The last two are told apart by *resets*: a reset lies between the last refused and the first admitted attempt. For each period in
-``PERIODS`` the resets seen so far are laid over each other; what they have in common is an arc in which the next one must fall,
-and a period that leaves nothing in common is wrong. At first a spent quota is tried again at growing steps; each window makes the
-arc narrower, and after a few of them one attempt per window, at its first moment, is enough.
+The last two are told apart by *resets*: a reset lies between the last refused and the first admitted attempt. For each period
+in ``PERIODS`` the resets seen so far are laid over each other; what they have in common is an arc in which the next one must
+fall, and a period that leaves nothing in common is wrong. At first a spent quota is tried again at growing steps; each window
+makes the arc narrower, and after a few of them one attempt per window, at its first moment, is enough.
 """
 
 from __future__ import annotations

@@ -272,7 +272,15 @@ def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
         return Passed(lane.member.name, "busy", text, lane.admits_at(), True)
     opens = lane.fits_at(now, need) if lane.metered else now
     if opens > now:
-        return Passed(lane.member.name, "rate_limited", "its quota is used up as far as is known", opens, True, room=lane.room, surely=False)
+        return Passed(
+            lane.member.name,
+            "rate_limited",
+            "its quota is used up as far as is known",
+            opens,
+            True,
+            room=lane.room,
+            surely=False,
+        )
     return Passed(lane.member.name, "busy", "all its slots are taken", None, True)
 
 

@@ -160,7 +160,7 @@ class Desk:
     # -- what came of it -------------------------------------------------------------------------------------------------
 
     def answered(self, lease: Lease, now: float, first: float | None, used: float | None = None) -> None:
-        """A whole answer arrived; its slot is free. ``first``: seconds to its first piece, of a stream; ``used``: its tokens."""
+        """A whole answer arrived; its slot is free. ``first``: seconds to a stream's first piece; ``used``: tokens."""
         lane, started = lease.lane, lease.started
         member = lane.member
         with self.lock:
@@ -188,7 +188,8 @@ class Desk:
         member = lane.member
         verdict = judge(error, model=lane.deployment.model, granted=granted, normal=member.normal(ask.need.stream))
         with self.lock:
-            hangs = member.health.illness is HANGING  # what is cut then says nothing about its usual time
+            record = member.first if ask.need.stream else member.latency
+            hangs = member.health.illness is HANGING and len(record) > 0  # a cut says nothing about its usual time then
             self._note(lease, verdict, error, now)
             if verdict.lacks is not None:
                 lane.learn_lack(verdict.lacks, ask.need, now)
@@ -199,7 +200,7 @@ class Desk:
                 lane.quota.admitted(lease.started)
                 lane.key.quota.admitted(lease.started)
             if verdict.status == "timeout" and not hangs:
-                (member.first if ask.need.stream else member.latency).cut(now - lease.started, now)
+                record.cut(now - lease.started, now)
             self._release(lease, now)
         return verdict
 
@@ -241,8 +242,8 @@ class Desk:
         lane, spent = lease.lane, now - lease.started
         member = lane.member
         with self.lock:
-            if member.health.illness is not HANGING:
-                record = member.first if stream else member.latency
+            record = member.first if stream else member.latency
+            if member.health.illness is not HANGING or not len(record):
                 (record.cut if lost and spent >= usual else record.stopped)(spent, now)
             if lost and spent >= usual:
                 member.lost += 1

@@ -34,7 +34,9 @@ BREATH = 0.02
 """Seconds between two looks at the pool at least, where nothing was asked between them."""
 UNKNOWN = 12.0
 """Seconds that a model of which nothing is known is taken to need, where the quickest is looked for."""
-WORTH = 0.5
+HEDGED = 3
+"""Lanes that may run at once for a call, unless a much quicker one comes back."""
+WORTH = 0.7
 """A chance from which on a lane is opened beside one that takes long."""
 AGAIN = 1.0
 """Seconds between two looks for another lane, where nobody knows when one is free."""
@@ -149,6 +151,10 @@ async def _race(core: Core, ask: Ask, trial: Trial, plan: Plan, lease: Lease) ->
             await race.stop()
 
 
+def _quickest(step: Step) -> float:
+    return step.usual or UNKNOWN
+
+
 class Race:
     """Lanes that run side by side for one call."""
 
@@ -193,7 +199,7 @@ class Race:
         core, ask = self._core, self._ask
         port = core.port
         failed: Outcome | None = None
-        hedge_at = self._look_at()
+        hedge_at = self._look_at(self._core.port.now())
         while self.jobs:
             now = port.now()
             timeout = None if hedge_at is None else max(0.0, hedge_at - now)
@@ -217,47 +223,44 @@ class Race:
 
     def _help(self) -> float | None:
         """Open a lane beside those that take long, if that can be afforded; return when to look again."""
-        core, ask = self._core, self._ask
-        now = core.port.now()
-        if len(self.jobs) >= BESIDE:
-            return None
+        desk = self._core.desk
+        now = self._core.port.now()
+        if len(self.jobs) < BESIDE:
+            quicker = self.widen("it comes back and is much quicker", again=True, fit=self._better(now))
+            if quicker is None:
+                return self._look_at(now)
         hedge_at = self._hedge_at()
-        if hedge_at is not None and now < hedge_at:
-            self.widen("it comes back and is much quicker", again=True, fit=lambda step: step.hope >= SURE and self._quicker(step.usual, now))
-            return self._look_at()
-        if not core.desk.may_hedge():
-            return None
+        if len(self.jobs) < HEDGED and hedge_at is not None and now >= hedge_at and desk.may_hedge():
+            slow = self.widen("the first one takes long", again=True, fit=self._worth(now), quick=_quickest)
+            if slow is not None:
+                desk.credit.refund()
+        return self._look_at(now)
+
+    def _better(self, now: float) -> Callable[[Step], bool]:
+        return lambda step: step.hope >= SURE and self._quicker(step.usual, now)
+
+    def _worth(self, now: float) -> Callable[[Step], bool]:
         running = self._remaining(now)
         least = 0.3 * max(lease.lane.member.config.weight for _, lease in self.jobs.values())
-        plan = self.widen(
-            "the first one takes long",
-            again=True,
-            fit=lambda step: step.hope >= WORTH and step.usual < running and step.quality >= least,
-            quick=lambda step: step.usual or UNKNOWN,
-        )
-        if plan is None:
-            return self._look_at()
-        core.desk.credit.refund()
-        return self._next_look(plan, now)
+        return lambda step: step.hope >= WORTH and step.usual < running and step.quality >= least
 
-    def _next_look(self, plan: Plan, now: float) -> float | None:
-        at = plan.next_at
-        later = at if at is not None and at > now else now + AGAIN
-        return later if later < self._ask.deadline else None
-
-    def _look_at(self) -> float | None:
-        """Return when to look for another lane: when the newest has had its usual time, or when a much quicker one comes back."""
+    def _look_at(self, now: float) -> float | None:
+        """Return when to look for another lane: when the newest had its usual time, or a much quicker one comes back."""
+        core, ask = self._core, self._ask
         hedge_at = self._hedge_at()
         if hedge_at is None or len(self.jobs) >= BESIDE:
-            return hedge_at
-        core, ask = self._core, self._ask
-        now = core.port.now()
+            return None
+        if len(self.jobs) < HEDGED and now < hedge_at:
+            times = [hedge_at]
+        else:
+            times = [now + AGAIN]
         plan = core.desk.look(core.lanes.last(ask.scope), ask, now)
-        quicker = [p.until for p in plan.passed if p.returns and p.until is not None and p.value and self._quicker(p.usual, now)]
-        if not quicker:
-            return hedge_at
-        at = min(quicker)
-        return min(hedge_at, at if at > now else now + AGAIN)
+        times += [p.until for p in plan.passed if p.until is not None and p.until > now and self._hopes(p, now)]
+        at = min(times)
+        return at if at < ask.deadline else None
+
+    def _hopes(self, passed: Passed, now: float) -> bool:
+        return passed.returns and passed.value > 0 and self._quicker(passed.usual, now)
 
     def _quicker(self, usual: float, now: float) -> bool:
         """Whether a lane that usually takes so long would probably answer long before those that run."""
