@@ -327,6 +327,15 @@ def test_a_run_file_gives_the_same_lines(face: Face, config: Any, tmp_path: Path
     assert "Be terse" not in bare and json.loads(bare.splitlines()[0])["request_hash"] == PINNED
 
 
+def test_a_long_question_keeps_its_identity_in_the_run_file(face: Face, config: Any, tmp_path: Path) -> None:
+    long = "word " * 20_000
+    face.answers("a").call_llm_par([{"prompt": long}], config, run_file=tmp_path / "run.db")
+    llm_export(tmp_path / "run.db", tmp_path / "audit.jsonl")
+    (line,) = llm_log_read(tmp_path / "audit.jsonl")
+    assert line["request_hash"] == llm_request_hash(config, long) == llm_request_hash(line)
+    assert (tmp_path / "audit.jsonl").stat().st_size < 2000
+
+
 def test_long_data_is_kept_as_its_digest(face: Face, config: Any, tmp_path: Path) -> None:
     (tmp_path / "photo.png").write_bytes(b"\x00" * 9000)
     llm_log_enable(tmp_path / "log.jsonl")

@@ -201,7 +201,7 @@ def row_record(asked: JSON, outcome: Outcome, *, include_messages: bool) -> JSON
     messages = asked.get("messages")
     tools = [tool.get("function", tool) for tool in asked.get("tools") or ()] or None
     form = asked.get("response_format")
-    kept = outcome.request_hash
+    kept = outcome.request_hash or asked.get("request_hash")
     if kept is None and not (isinstance(messages, dict) and "sha256" in messages):
         kept = llm_request_hash(
             None, messages, provider=facts.get("provider"), model=facts.get("model"), params=params, tools=tools,
@@ -227,7 +227,9 @@ def row_record(asked: JSON, outcome: Outcome, *, include_messages: bool) -> JSON
         "cost": outcome.cost,
     }  # fmt: skip
     if include_messages:
-        line["request"] = {"messages": _without_data(messages), "tools": tools, "response_format": form}
+        long = isinstance(messages, dict) and "sha256" in messages
+        said = messages if long else {"messages": _without_data(messages)}
+        line["request"] = {**said, "tools": tools, "response_format": form}
         line["text"] = outcome.response_text
     if outcome.error_kind is not None:
         line["error"] = {"kind": outcome.error_kind, "status": outcome.status_code, "code": outcome.error_code}
@@ -273,8 +275,10 @@ def llm_request_from_log(line: Mapping[str, Any]) -> tuple[ModelConfig, Any]:
         InvalidRequestError: the line holds no messages, or inline data that was replaced by its digest.
     """
     request = line.get("request")
-    if not isinstance(request, Mapping):
-        raise InvalidRequestError("The line holds no messages: the log was written without them.", argument="line")
+    if not isinstance(request, Mapping) or "messages" not in request:
+        raise InvalidRequestError(
+            "The line holds no messages: they were left out, or are too long to be kept.", argument="line"
+        )
     if "characters, sha256 " in json.dumps(request["messages"]):
         raise InvalidRequestError("The line's attachments were replaced by their digests.", argument="line")
     config = llm_config(

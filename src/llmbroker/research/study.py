@@ -105,6 +105,7 @@ class Study:
             number = self._equal.get(digest, 0)
             self._equal[digest] = number + 1
         if len(text) > LONGEST_KEPT:
+            asked["request_hash"] = llm_request_hash(ask.config, ask.messages, **self._identity(ask))
             asked["messages"] = {"sha256": hashlib.sha256(text).hexdigest()}
             text = msgspec.json.encode(asked)
         return (digest if number == 0 else digest + number.to_bytes(4, "big")), text
