@@ -227,8 +227,8 @@ def row_record(asked: JSON, outcome: Outcome, *, include_messages: bool) -> JSON
         "cost": outcome.cost,
     }  # fmt: skip
     if include_messages:
-        long = isinstance(messages, dict) and "sha256" in messages
-        said = messages if long else {"messages": _without_data(messages)}
+        digest = isinstance(messages, dict) and messages.get("sha256")
+        said: JSON = {"sha256": digest} if digest else {"messages": _without_data(messages)}
         line["request"] = {**said, "tools": tools, "response_format": form}
         line["text"] = outcome.response_text
     if outcome.error_kind is not None:
