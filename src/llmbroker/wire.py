@@ -149,7 +149,7 @@ class SSEDecoder:
             if payload != b"[DONE]":
                 try:
                     msgspec.json.decode(payload)
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     return []
             return self.feed(b"\n\n")
         return self.feed(b"\n") if self._data else []

@@ -30,6 +30,9 @@ from llmbroker.wire import SSE, HTTPReply, NDJSONDecoder, SSEDecoder
 _DRAIN = 0.01
 """Seconds that a finished stream may take to end its framing, so that its connection can be used again."""
 
+_STREAMS = {"sse": "text/event-stream", "ndjson": "application/x-ndjson"}
+"""The content types of streams, by framing."""
+
 E = TypeVar("E", bound=LLMBrokerError)
 
 
@@ -63,7 +66,7 @@ async def _complete(port: Port, deployment: Deployment, request: Request, deadli
         raise _named(error, deployment) from error.__cause__
     if not 200 <= http.status < 300:
         raise deployment.dialect.decode_error(http, deployment)
-    if http.headers.get("content-type", "").startswith("text/event-stream"):
+    if http.headers.get("content-type", "").startswith(_STREAMS[deployment.dialect.framing]):
         return _folded(http, deployment, request)
     return _recovered(decode_reply(http, deployment), deployment, request)
 
@@ -129,8 +132,8 @@ class _Reader:
 
     @property
     def done(self) -> bool:
-        """The dialect's own end was seen."""
-        return self._decoder.done
+        """The dialect's own end was seen, and all before it could be read."""
+        return self._decoder.done and self.failure is None
 
     def take(self, chunk: bytes) -> list[Event]:
         """Return the events that these bytes complete.

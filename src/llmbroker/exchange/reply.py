@@ -105,39 +105,47 @@ class Fold:
         self._id: str | None = None
 
     def add(self, event: Event) -> None:
-        """Take one event."""
+        """Take one event.
+
+        Raises:
+            TypeError: a text, a name or arguments are none: the provider sent something else there.
+        """
         kind = type(event)
         if kind is TextDelta:
-            self._text.append(event.text)  # type: ignore[union-attr]
+            self._text.append(_text(event.text))  # type: ignore[union-attr]
         elif kind is CallDelta:
             self._add_call(event)  # type: ignore[arg-type]
         elif kind is ReasoningDelta:
-            self._reasoning.append(event.text)  # type: ignore[union-attr]
+            self._reasoning.append(_text(event.text))  # type: ignore[union-attr]
         elif kind is RefusalDelta:
-            self._refusal.append(event.text)  # type: ignore[union-attr]
+            self._refusal.append(_text(event.text))  # type: ignore[union-attr]
         elif isinstance(event, UsageReport):
             self.usage = event.usage if self.usage is None else self.usage.merged(event.usage)
         elif isinstance(event, Finished):
-            self._finish, self._raw_finish = event.reason, event.raw
+            raw = event.raw
+            self._finish, self._raw_finish = event.reason, raw if raw is None or isinstance(raw, str) else str(raw)[:200]
         elif isinstance(event, Native):
             self._native.append(event.item)
         elif isinstance(event, Started):
             if event.restart:
                 self.__init__()  # type: ignore[misc]
-            self._model, self._id = event.model or self._model, event.id or self._id
+            if isinstance(event.model, str):
+                self._model = event.model or self._model
+            if isinstance(event.id, str):
+                self._id = event.id or self._id
 
     def _add_call(self, event: CallDelta) -> None:
         call = self._calls.get(event.slot)
         if call is None:
             call = self._calls[event.slot] = _Call()
-        if event.id and not call.id:
+        if event.id and not call.id and isinstance(event.id, str):
             call.id = event.id
         if event.name and not call.name:
-            call.name = event.name
+            call.name = _text(event.name)
         if event.replaces:
-            call.arguments = [event.arguments]
+            call.arguments = [_text(event.arguments)]
         elif event.arguments:
-            call.arguments.append(event.arguments)
+            call.arguments.append(_text(event.arguments))
         if event.extra:
             call.extra = {**(call.extra or {}), **event.extra}
 
@@ -230,6 +238,13 @@ class Fold:
                 item.update(call.extra)
             out.append(item)
         return out
+
+
+def _text(value: Any) -> str:
+    """Return what a decoder took for a text; a number in its place would break whoever joins the pieces."""
+    if type(value) is not str:
+        raise TypeError(f"a text is expected, not {type(value).__name__}")
+    return value
 
 
 def fold(events: Iterable[Event], *, dialect: str = "", provider: str = "", model: str = "") -> Reply:

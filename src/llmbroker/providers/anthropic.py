@@ -20,7 +20,7 @@ from llmbroker.messages import Assistant, Audio, Block, File, History, Image, Pa
 from llmbroker.providers.anthropic_mend import mend
 from llmbroker.providers.anthropic_params import family, output_schema, put_params, thinks
 from llmbroker.providers.anthropic_stream import ANSWER_TOOL, FINISH, Decoder, decode
-from llmbroker.providers.base import Deployment, Dialect
+from llmbroker.providers.base import Deployment, Dialect, arguments_value
 from llmbroker.providers.params import note
 from llmbroker.providers.refusal import decode_error as read_refusal
 from llmbroker.providers.urls import join
@@ -369,11 +369,7 @@ def encode_reply(reply: Reply) -> JSON:
             content.append({"type": "text", "text": reply.text})
         for call in reply.tool_calls or ():
             function = call["function"]
-            text = function["arguments"].strip()
-            try:
-                made = msgspec.json.decode(text) if text else {}
-            except msgspec.DecodeError:
-                made = text
+            made = arguments_value(function["arguments"])
             content.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": made})
     raw = reply.raw_finish_reason
     meant = FINISH.get(raw, "unknown") if raw else None

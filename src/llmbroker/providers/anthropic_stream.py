@@ -240,7 +240,7 @@ class Decoder:
     def _delta(self, index: int, delta: JSON) -> list[Event]:
         block, kind = self._blocks[index], delta["type"]
         if kind == "text_delta":
-            text = delta["text"]
+            text = delta["text"] or ""
             block.pieces.append(text)
             return [TextDelta(text)] if text and block.kind == "text" else []
         if kind == "input_json_delta":
@@ -252,7 +252,7 @@ class Decoder:
                 return []
             return [CallDelta(index, arguments=piece)] if _is_call(block) else [TextDelta(piece)]
         if kind == "thinking_delta":
-            text = delta["thinking"]
+            text = delta["thinking"] or ""
             block.pieces.append(text)
             return [ReasoningDelta(text)] if text and block.kind == "thinking" else []
         if kind == "citations_delta":

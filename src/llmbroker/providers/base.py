@@ -254,6 +254,14 @@ def decode_reply(http: HTTPReply, deployment: Deployment) -> Reply:
     )
 
 
+def arguments_value(text: str) -> Any:
+    """Return a call's arguments as dialects with objects write them; what is cut or no JSON stays the text that it is."""
+    try:
+        return msgspec.json.decode(text) if text.strip() else {}
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+
+
 _REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "apim-request-id", "cf-ray")
 
 

@@ -15,7 +15,7 @@ import msgspec
 from llmbroker.errors import BadRequestError, ProviderError
 from llmbroker.exchange import Reply, Request, ToolSet, Usage
 from llmbroker.messages import Assistant, Audio, Block, Call, Encoded, File, History, Image, Part, Result, Text, encode_blocks
-from llmbroker.providers.base import Deployment, Dialect, Mend
+from llmbroker.providers.base import Deployment, Dialect, Mend, arguments_value
 from llmbroker.providers.gemini_params import Family, family, openapi_schema, put_params
 from llmbroker.providers.gemini_stream import FINISH, Decoder, decode
 from llmbroker.providers.params import note
@@ -349,11 +349,7 @@ def encode_reply(reply: Reply) -> JSON:
             parts.append({"text": reply.text})
         for call in reply.tool_calls or ():
             function = call["function"]
-            text = function["arguments"].strip()
-            try:
-                made: Any = msgspec.json.decode(text) if text else {}
-            except msgspec.DecodeError:
-                made = text
+            made = arguments_value(function["arguments"])
             parts.append({"functionCall": {"id": call["id"], "name": function["name"], "args": made}})
     raw = reply.raw_finish_reason
     meant = FINISH.get(raw, "unknown") if raw else None

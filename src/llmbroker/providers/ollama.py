@@ -28,7 +28,7 @@ from llmbroker.exchange import (
 )
 from llmbroker.messages import Block, Image, Part, Text, encode_blocks
 from llmbroker.providers import refusal
-from llmbroker.providers.base import Deployment, Dialect
+from llmbroker.providers.base import Deployment, Dialect, arguments_value
 from llmbroker.providers.params import asked, note, whole_number
 from llmbroker.providers.think import ThinkSplitter
 from llmbroker.wire import SSE, HTTPReply, HTTPRequest
@@ -222,7 +222,7 @@ class Decoder:
                 out.append(Finished(FINISH.get(word, "unknown"), word))
             else:
                 # Servers of before 0.1.40 say that they are done, not why.
-                out.append(Finished("stop", None))
+                out.append(Finished("unknown", None))
         return out
 
     def _message(self, message: JSON) -> list[Event]:
@@ -279,7 +279,7 @@ def encode_reply(reply: Reply) -> JSON:
                 "function": {
                     "index": index,
                     "name": call["function"]["name"],
-                    "arguments": msgspec.json.decode(call["function"]["arguments"] or "{}"),
+                    "arguments": arguments_value(call["function"]["arguments"]),
                 },
             }
             for index, call in enumerate(reply.tool_calls)

@@ -104,7 +104,7 @@ class Decoder:
                 # Some servers never send the items one by one.
                 if isinstance(item, dict) and not self._seen(index):
                     out += self.item(index, item)
-            out += self.end(response)
+            out += self.end(response, _text(body.get("type")))
         else:
             out.append(Finished("unknown", _text(body.get("type"))))
         self.done = True
@@ -115,9 +115,9 @@ class Decoder:
         facts = refusal.read_error(response.get("error") if isinstance(response, dict) else body.get("error") or body)
         raise refusal.refusal_of(self._deployment, facts, status=None, headers={})
 
-    def end(self, response: JSON) -> list[Event]:
-        """Return usage and finish of a response object."""
-        status = response.get("status")
+    def end(self, response: JSON, event: str | None = None) -> list[Event]:
+        """Return usage and finish of a response object; where it states no status, the event that brought it does."""
+        status = _text(response.get("status")) or (event or "").removeprefix("response.") or None
         if status == "failed":
             return self._fail({"response": response})
         out: list[Event] = []
@@ -127,10 +127,10 @@ class Decoder:
         if status == "incomplete":
             word = (response.get("incomplete_details") or {}).get("reason") or "incomplete"
             out.append(Finished(INCOMPLETE.get(word, "unknown"), word))
-        elif status in ("completed", None):
-            out.append(Finished("stop", status or "completed"))
+        elif status == "completed":
+            out.append(Finished("stop", status))
         else:
-            out.append(Finished("unknown", str(status)))
+            out.append(Finished("unknown", status))
         return out
 
     def _seen(self, index: int) -> bool:
