@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "catalog": ("models", "the packaged facts about models: free pool and aliases"),
     "doctor": ("doctor", "check keys, journal, model store and versions"),
     "paths": ("doctor", "where llmbroker keeps its files"),
+    "worker": ("work", "take durable runs from a queue and work on them"),
+    "submit": ("work", "put a durable run into a queue and wait for its answer"),
     "completion": ("completion", "print the completion script of a shell: bash, zsh or fish"),
 }
 """Command to the module of this package that has it, and its line in the help."""
