@@ -73,6 +73,7 @@ class Provider:
         self.answered: Counter[str] = Counter()
         self.running = self.most = 0
         self.port = 0
+        self.lines: set[Line] = set()
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -99,6 +100,9 @@ class Provider:
         self._ready.set()
         await self._stop.wait()
         server.close()
+        for line in list(self.lines):
+            line.transport.abort()
+        await asyncio.sleep(0)
 
 
 class Line(asyncio.Protocol):
@@ -110,6 +114,10 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self.provider.lines.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.provider.lines.discard(self)
 
     def data_received(self, data: bytes) -> None:
         self.data += data
