@@ -56,6 +56,10 @@ class HTTPReply(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     body: bytes
 
+    def __repr__(self) -> str:
+        """Show no values: a server may repeat a key."""
+        return f"HTTPReply({self.status}, headers=[{', '.join(self.headers)}], body={len(self.body)} bytes)"
+
 
 class SSE(NamedTuple):
     """One server-sent event: its ``event`` field ("" if it had none) and its data, undecoded."""

@@ -123,7 +123,7 @@ class _Reader:
     def __init__(self, deployment: Deployment, request: Request, headers: Mapping[str, str]) -> None:
         self._deployment = deployment
         self._request = request
-        self._request_id = request_id(headers)
+        self._request_id = request_id(headers, deployment)
         self._frames = NDJSONDecoder() if deployment.dialect.framing == "ndjson" else SSEDecoder()
         self._decoder = deployment.dialect.decoder(deployment)
         self.fold = Fold()

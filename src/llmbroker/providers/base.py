@@ -174,6 +174,10 @@ class Deployment(msgspec.Struct, kw_only=True):
         """Return what every error about this deployment carries."""
         return {"provider": self.provider.id, "model": self.model}
 
+    def repeated_in(self, value: str) -> bool:
+        """Whether a header of an answer holds a secret of this deployment as it is; quicker than ``clean``."""
+        return bool(self.key and self.key.reveal() in value) or any(secret in value for secret in self.headers.values())
+
     def clean(self, text: str) -> str:
         """Return a provider's text without this deployment's secrets, cut to 2,000 characters."""
         hidden = [self.key, *(value for value in self.headers.values() if len(value) > 12)]
@@ -249,7 +253,7 @@ def decode_reply(http: HTTPReply, deployment: Deployment) -> Reply:
         provider=deployment.provider.id,
         model=deployment.model,
         raw=body,
-        request_id=request_id(http.headers),
+        request_id=request_id(http.headers, deployment),
         native=dialect.native,
     )
 
@@ -265,12 +269,12 @@ def arguments_value(text: str) -> Any:
 _REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "apim-request-id", "cf-ray")
 
 
-def request_id(headers: Mapping[str, str]) -> str | None:
-    """Return the provider's id of the request, if a header bears one."""
+def request_id(headers: Mapping[str, str], deployment: Deployment) -> str | None:
+    """Return the provider's id of the request, if a header bears one; a server that repeats the key there gets stars."""
     for name in _REQUEST_IDS:
         value = headers.get(name)
         if value:
-            return value
+            return deployment.clean(value) if deployment.repeated_in(value) else value
     return None
 
 

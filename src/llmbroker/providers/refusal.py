@@ -315,7 +315,7 @@ def refusal(
         **deployment.facts(),
         "status": status,
         "code": code,
-        "request_id": request_id(headers) or request,
+        "request_id": request_id(headers, deployment) or (deployment.clean(request) if request else None),
         "detail": words or None,
     }
     if issubclass(kind, (RateLimitError, ServerError)):
