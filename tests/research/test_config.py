@@ -138,6 +138,25 @@ def test_a_literal_key_works_and_is_shown_and_stored_nowhere(face: Face, config:
         face.call_llm(pickle.loads(pickle.dumps(config)), "hi")
 
 
+@pytest.mark.parametrize(
+    ("key", "more"),
+    [
+        (LITERAL, {"temperature": "hot"}),
+        (LITERAL, {"provider": "opneai"}),
+        (LITERAL, {"base_url": "no address"}),
+        (LITERAL + " \n x", {}),
+        ([LITERAL, "OTHER_KEY"], {}),
+    ],
+)
+def test_no_frame_of_ours_holds_a_key_when_an_error_is_shown_with_its_variables(key: Any, more: dict[str, Any]) -> None:
+    with pytest.raises(Exception) as caught:
+        llm_config(**{"provider": "openai", "model": "m", "api_key": key, **more})
+    frames = [entry.frame for entry in caught.traceback if "llmbroker/research" in str(entry.path).replace("\\", "/")]
+    ours = [frame for frame in frames if "tests" not in str(frame.code.path)]
+    assert ours
+    assert LITERAL not in "".join(repr(frame.f_locals) for frame in ours)
+
+
 def test_a_reference_survives_pickling(monkeypatch: pytest.MonkeyPatch) -> None:
     config = llm_config("groq", "m", api_key="LAB_KEY", temperature=0.5)
     again = pickle.loads(pickle.dumps(config))

@@ -210,6 +210,7 @@ def llm_config(
     Warns:
         UserWarning: once for each parameter that the model does not take and that is left out.
     """
+    api_key = keys.hidden(api_key)
     if not isinstance(provider, str) or not provider.strip():
         raise InvalidRequestError(f"provider is the name of a provider, not {provider!r}.", argument="provider")
     if not isinstance(model, str) or not model.strip():

@@ -55,7 +55,7 @@ async def acall_llm_broadcast(config: Any, messages: Any, *, io: Port | None = N
     return await arun(_broadcast(config, messages, options), io)
 
 
-def _sweep(config: ModelConfig, name: str, values: Sequence[Any], messages: Any, options: dict[str, Any]) -> Prepared:
+def _sweep(config: Any, name: str, values: Sequence[Any], messages: Any, options: dict[str, Any]) -> Prepared:
     if not isinstance(config, ModelConfig):
         raise InvalidRequestError("A sweep needs a config: a broker's parameters are not swept.", argument="config")
     column = f"swept_{name}" if name in BASE else name
@@ -64,27 +64,39 @@ def _sweep(config: ModelConfig, name: str, values: Sequence[Any], messages: Any,
 
 
 def call_llm_sweep(
-    config: ModelConfig, name: str, values: Sequence[Any], messages: Any, *, io: Port | None = None, **options: Any
+    base_config: ModelConfig,
+    param_name: str,
+    param_values: Sequence[Any],
+    messages: Any,
+    *,
+    io: Port | None = None,
+    **options: Any,
 ) -> Any:
     """Ask one question with each value of a parameter; a row each.
 
     Args:
-        config: the config whose parameter is changed.
-        name: a parameter (``temperature``), or ``model`` or ``provider``, which really change who is asked (their column
+        base_config: the config whose parameter is changed.
+        param_name: a parameter (``temperature``), or ``model`` or ``provider``, which really change who is asked (their column
             is ``swept_model``, as the results have a column ``model`` already).
-        values: its values.
+        param_values: its values.
         messages: the question.
         io: another port.
         **options: as of ``call_llm_par``.
     """
-    return run(_sweep(config, name, values, messages, options), io)
+    return run(_sweep(base_config, param_name, param_values, messages, options), io)
 
 
 async def acall_llm_sweep(
-    config: ModelConfig, name: str, values: Sequence[Any], messages: Any, *, io: Port | None = None, **options: Any
+    base_config: ModelConfig,
+    param_name: str,
+    param_values: Sequence[Any],
+    messages: Any,
+    *,
+    io: Port | None = None,
+    **options: Any,
 ) -> Any:
     """Await what ``call_llm_sweep`` does."""
-    return await arun(_sweep(config, name, values, messages, options), io)
+    return await arun(_sweep(base_config, param_name, param_values, messages, options), io)
 
 
 def _compare(configs: Any, messages: Any, options: dict[str, Any]) -> Prepared:
@@ -93,21 +105,21 @@ def _compare(configs: Any, messages: Any, options: dict[str, Any]) -> Prepared:
     return Prepared(rows, None, "messages" if rows else None, options.pop("system", None), _options(options))
 
 
-def call_llm_compare(configs: Any, messages: Any, *, io: Port | None = None, **options: Any) -> Any:
+def call_llm_compare(configs_list: Any, messages: Any, *, io: Port | None = None, **options: Any) -> Any:
     """Ask several models the same question; a row each.
 
     Args:
-        configs: a list of configs, or a mapping of labels to them.
+        configs_list: a list of configs, or a mapping of labels to them.
         messages: the question.
         io: another port.
         **options: as of ``call_llm_par``.
     """
-    return run(_compare(configs, messages, options), io)
+    return run(_compare(configs_list, messages, options), io)
 
 
-async def acall_llm_compare(configs: Any, messages: Any, *, io: Port | None = None, **options: Any) -> Any:
+async def acall_llm_compare(configs_list: Any, messages: Any, *, io: Port | None = None, **options: Any) -> Any:
     """Await what ``call_llm_compare`` does."""
-    return await arun(_compare(configs, messages, options), io)
+    return await arun(_compare(configs_list, messages, options), io)
 
 
 def build_factorial_experiments(

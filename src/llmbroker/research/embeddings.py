@@ -153,7 +153,7 @@ def _prepared(texts: Any, config: Any, batch_size: int, tries: int, wait: float,
 
 def get_batched_embeddings(
     texts: Any,
-    config: ModelConfig,
+    embed_config: ModelConfig,
     batch_size: int = 50,
     tries: int = 5,
     wait_seconds: float = 2,
@@ -166,7 +166,7 @@ def get_batched_embeddings(
 
     Args:
         texts: a list of texts, a mapping of names to texts, or a pandas Series (its index names them).
-        config: ``llm_config(..., embedding=True)``; parameters of answers are left out.
+        embed_config: ``llm_config(..., embedding=True)``; parameters of answers are left out.
         batch_size: texts in one request; never more than the provider takes.
         tries: requests of one batch at most.
         wait_seconds: as of ``call_llm_robust``.
@@ -179,14 +179,14 @@ def get_batched_embeddings(
         LLMBrokerError: what time does not mend, or what made every batch fail. If only some fail in the end, their texts have
             no vector (``failures`` says why), with one warning.
     """
-    batches, _ = _prepared(texts, config, batch_size, tries, wait_seconds, backoff_factor)
-    port = calls.blocking_port(config, io)
+    batches, _ = _prepared(texts, embed_config, batch_size, tries, wait_seconds, backoff_factor)
+    port = calls.blocking_port(embed_config, io)
     return port.drive(batches.run(port, max_workers)) if batches.texts else batches.out
 
 
 async def aget_batched_embeddings(
     texts: Any,
-    config: ModelConfig,
+    embed_config: ModelConfig,
     batch_size: int = 50,
     tries: int = 5,
     wait_seconds: float = 2,
@@ -196,5 +196,5 @@ async def aget_batched_embeddings(
     io: Port | None = None,
 ) -> Embeddings:
     """Await what ``get_batched_embeddings`` does."""
-    batches, _ = _prepared(texts, config, batch_size, tries, wait_seconds, backoff_factor)
-    return await batches.run(calls.async_port(config, io), max_workers) if batches.texts else batches.out
+    batches, _ = _prepared(texts, embed_config, batch_size, tries, wait_seconds, backoff_factor)
+    return await batches.run(calls.async_port(embed_config, io), max_workers) if batches.texts else batches.out

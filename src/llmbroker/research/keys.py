@@ -52,11 +52,22 @@ class Key:
         return Key, (self.names, None)
 
 
+class Unread(Secret):
+    """An ``api_key=`` argument as it was given, wrapped before anything can go wrong: no frame of ours holds it in clear."""
+
+
+def hidden(given: Any) -> Any:
+    """Return the argument with every text in it wrapped."""
+    if isinstance(given, str):
+        return Unread(given)
+    return [hidden(item) for item in given] if isinstance(given, (list, tuple)) else given
+
+
 def read_key(given: Any, provider: Provider, base_url: str | None, label: str) -> Key:
     """Return the key that an ``api_key=`` argument means.
 
     Args:
-        given: the argument.
+        given: the argument, ``hidden``.
         provider: who serves.
         base_url: where, if the user said so.
         label: the provider's name as the user wrote it; servers that nobody knows look for ``<LABEL>_API_KEY``.
@@ -64,7 +75,7 @@ def read_key(given: Any, provider: Provider, base_url: str | None, label: str) -
     Raises:
         InvalidRequestError: it is neither text, a ``Secret`` nor a list of names.
     """
-    if isinstance(given, str) and not given.strip():
+    if isinstance(given, Unread) and not given.reveal().strip():
         warnings.warn("api_key is empty: the provider's usual variables are looked at instead.", UserWarning, stacklevel=4)
         given = None
     if given is None:
@@ -73,31 +84,30 @@ def read_key(given: Any, provider: Provider, base_url: str | None, label: str) -
         return Key((*table.key_names(provider, base_url), *own))
     if isinstance(given, Key):
         return given
+    if isinstance(given, Unread):
+        return _one(given)
     if isinstance(given, Secret):
         return Key(literal=given)
-    if isinstance(given, str):
-        return _one(given.strip())
-    if isinstance(given, (list, tuple)) and given and all(isinstance(name, str) for name in given):
+    if isinstance(given, list) and given and all(isinstance(name, Unread) for name in given):
         return Key(tuple(_name(name) for name in given))
     raise InvalidRequestError("api_key is the name of a variable, a list of names, or the key itself.", argument="api_key")
 
 
-def _one(text: str) -> Key:
-    if text.startswith("env:"):
-        return Key((_name(text),))
+def _one(given: Unread) -> Key:
+    if given.reveal().strip().startswith("env:"):
+        return Key((_name(given),))
     # Capitals and digits alone may be a key too (AWS writes such): a name has an underscore, or is set.
-    if _VARIABLE.fullmatch(text) and ("_" in text or text in os.environ):
-        return Key((text,))
-    return Key(literal=wrapped(Secret(text), "argument api_key"))
+    if _VARIABLE.fullmatch(given.reveal().strip()) and ("_" in given.reveal() or given.reveal().strip() in os.environ):
+        return Key((given.reveal().strip(),))
+    return Key(literal=wrapped(Secret(given.reveal(), "argument api_key"), "argument api_key"))
 
 
-def _name(text: str) -> str:
-    name = text.removeprefix("env:").strip()
-    if not _ANY_VARIABLE.fullmatch(name):
+def _name(given: Unread) -> str:
+    if not _ANY_VARIABLE.fullmatch(given.reveal().strip().removeprefix("env:").strip()):
         raise InvalidRequestError(
             "A list of keys names variables (OPENAI_API_KEY); a key itself is given alone.", argument="api_key"
         )
-    return name
+    return given.reveal().strip().removeprefix("env:").strip()
 
 
 def missing(provider: Provider, key: Key, base_url: str | None, model: str) -> MissingKeyError:

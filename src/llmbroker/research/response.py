@@ -50,6 +50,11 @@ class Response(Reply, frozen=True, kw_only=True, weakref=True):
         return self.model
 
     @property
+    def response_id(self) -> str | None:
+        """The provider's id of the answer."""
+        return self.id
+
+    @property
     def thinking(self) -> str | None:
         """The reasoning text, where the provider shows it."""
         return self.reasoning
