@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check fix tables docs slow live traffic soak concurrency failover kills walks bench import-bench rows-bench study bfcl bfcl-oracle bfcl-multi routing lock changelog clean need-shared
+.PHONY: help demo check fix tables docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-oracle bfcl-multi routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -76,6 +76,9 @@ failover: $(VENV)/.stamp ## what a failover adds after a refusal, seen from the 
 
 kills: $(VENV)/.stamp ## kill -9 at any moment: every reply that was handed over has its row
 	$(BIN)/python benchmarks/kills.py $(N)
+
+steps: $(VENV)/.stamp ## CPU of a step of the tool loop: plain, with a budget, streamed, durable
+	$(BIN)/python benchmarks/steps.py
 
 walks: $(VENV)/.stamp ## random walks through the tool loop: every promise over both ports
 	LLMBROKER_WALKS=$(or $(N),5000) $(PYTEST) -q -n 2 --timeout 3600 tests/loop/test_walks.py tests/loop/test_long_walks.py

@@ -168,6 +168,7 @@ def test_a_lease_of_another_machine_ends_by_time(runs: Runs) -> None:
 def test_a_run_that_does_not_exist_needs_messages(runs: Runs) -> None:
     with pytest.raises(InvalidRequestError):
         runs.run(Scripted(), run_id="r")
+    assert runs.list() == []
     with pytest.raises(UnknownCallError):
         runs.state("nobody")
 

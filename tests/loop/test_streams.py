@@ -171,8 +171,10 @@ def test_leaving_after_any_event_leaves_nothing_behind(kind: str, after: type) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_leaving_while_tools_run_cancels_them_and_waits_for_them(kind: str) -> None:
     ended: list[str] = []
+    began = threading.Semaphore(0)
 
     async def forever(n: int) -> str:
+        began.release()
         try:
             await asyncio.sleep(60)
         finally:
@@ -192,6 +194,8 @@ def test_leaving_while_tools_run_cancels_them_and_waits_for_them(kind: str) -> N
             for event in face:
                 events.append(event)
                 if both(events):
+                    assert began.acquire(timeout=5)
+                    assert began.acquire(timeout=5)
                     break
     else:
 

@@ -226,7 +226,7 @@ class Runs:
         if isinstance(messages, Paused):
             messages = messages.messages
         if messages is None:
-            recorder.settle("failed", None)
+            self.forget(recorder.run_id)
             raise InvalidRequestError(
                 f"There is no run {recorder.run_id!r} yet: give messages to begin it.", argument="messages"
             )

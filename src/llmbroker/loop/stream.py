@@ -106,4 +106,8 @@ class AsyncToolLoopStream:
             if not self._pump.begun:
                 self._pump.drop()
             elif not self._pump.over:
-                self._port.start(self._pump.close())
+                closing = self._pump.close()
+                try:
+                    self._port.start(closing)
+                except RuntimeError:  # its event loop is gone
+                    closing.close()

@@ -63,12 +63,19 @@ class PrivateLoop:
 
         context = contextvars.copy_context()
         loop = self._ensure()
-        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(main(), context=context)))
+        over = threading.Event()  # not ``finished``: whoever cancels this thread's wait sets that one
+
+        def begin() -> None:
+            task = loop.create_task(main(), context=context)
+            task.add_done_callback(lambda _: over.set())
+            tasks.append(task)
+
+        loop.call_soon_threadsafe(begin)
         try:
             pause(finished)
         except BaseException:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-            finished.wait(1.0)
+            over.wait(1.0)
             raise
         result, error = outcome
         if error is not None:
