@@ -10,6 +10,8 @@ import pytest
 
 from llmbroker.journal import Call, Store, open_store, utc
 
+from .server import new_database
+
 T0 = 1_790_000_000.0
 MakeCall = Callable[..., Call]
 
@@ -31,10 +33,16 @@ def _sqlite_memory(path: Path) -> Store:
     return open_store(":memory:")
 
 
+def _postgres(path: Path) -> Store:
+    """A database of its own on a real server, which is started once and keeps its data in a temporary folder."""
+    return open_store(new_database())
+
+
 STORES: dict[str, Callable[[Path], Store]] = {
     "sqlite": _sqlite_file,
     "sqlite-full": _sqlite_file_full,
     "sqlite-memory": _sqlite_memory,
+    "postgres": _postgres,
 }
 
 

@@ -49,7 +49,8 @@ def open_store(where: str | os.PathLike[str], *, full: bool = False) -> Store:
     """Return the store of a path or address. Nothing is opened yet: a broken store shows when it is used.
 
     Args:
-        where: ``broker.db``, ``*.sqlite``, ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``:memory:``.
+        where: ``broker.db``, ``*.sqlite``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``:memory:``
+            or ``postgresql://user@host/database``.
         full: rows survive a loss of power too; each waits for the disk.
 
     Raises:
@@ -59,10 +60,9 @@ def open_store(where: str | os.PathLike[str], *, full: bool = False) -> Store:
 
     text = os.fspath(where)
     if text.startswith(_POSTGRES):
-        raise ConfigurationError(
-            "This version keeps its journal in SQLite only; PostgreSQL comes with the extra llmbroker[postgres].",
-            hint="Name a file for now: broker.db",
-        )
+        from llmbroker.journal.postgres import PostgresStore
+
+        return PostgresStore(text)
     if text.startswith("sqlite:"):
         scheme, _, rest = text.partition("://")
         if scheme != "sqlite" or not rest.startswith("/"):
