@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.research.conftest import Face
 
 from llmbroker import InvalidRequestError
+from llmbroker.messages import History
 from llmbroker.research.prompts import is_conversation, read_messages
 
 BOTH = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Hello"}]
@@ -93,3 +96,21 @@ def test_a_file_needs_a_text_that_says_what_to_do_with_it(tmp_path: Path) -> Non
 )  # fmt: skip
 def test_a_conversation_is_told_from_a_list_of_questions(given: Any, one: bool) -> None:
     assert is_conversation(given) is one
+
+
+roles = st.sampled_from(["user", "system", "assistant", "tool", "file", "wizard", "role", "content", ""])
+anything = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | roles,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(roles, inner) | st.dictionaries(roles, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(anything)
+def test_anything_is_a_conversation_or_refused_with_a_reason(given_messages: Any) -> None:
+    try:
+        history = History(read_messages(given_messages))
+    except InvalidRequestError:
+        return
+    assert len(history) > 0 and all(message["role"] in ("user", "system", "assistant", "tool") for message in history)

@@ -7,9 +7,12 @@ import datetime
 import enum
 from typing import Annotated, Any, Literal
 
+import jsonschema
 import msgspec
 import pydantic
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmbroker import InvalidRequestError, LLMTool, llm_tool, llm_tool_signature
 
@@ -189,3 +192,40 @@ def test_a_signature_is_what_the_model_sees() -> None:
     assert llm_tool_signature(tool()) == known
     assert llm_tool_signature(tool(body=lambda x: None)) == known
     assert llm_tool_signature(tool("Other")) != known != llm_tool_signature(tool(kind="number"))
+
+
+words = st.sampled_from(
+    [
+        "type",
+        "properties",
+        "required",
+        "items",
+        "enum",
+        "anyOf",
+        "object",
+        "string",
+        "integer",
+        "array",
+        "null",
+        "a",
+        "b",
+        "$ref",
+    ]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.dictionaries(words, values, max_size=4), st.none() | st.lists(words, max_size=2))
+def test_any_parameters_make_a_valid_schema_or_are_refused_with_a_reason(parameters: Any, required: Any) -> None:
+    try:
+        tool = llm_tool(lambda **arguments: arguments, "f", "", parameters, required)
+    except InvalidRequestError as error:
+        assert len(str(error)) > 20
+        return
+    jsonschema.Draft202012Validator.check_schema(tool.schema)
+    assert tool.schema["type"] == "object" and set(tool.schema.get("required", ())) <= set(tool.schema["properties"])

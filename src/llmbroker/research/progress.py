@@ -71,5 +71,5 @@ def words(facts: dict[str, Any], before: int, seconds: float) -> str:
 
 def shown(progress: bool | None) -> Silent:
     """Return the bar that was asked for; None: one where standard error is a terminal."""
-    wanted = sys.stderr.isatty() if progress is None else progress
+    wanted = (sys.stderr is not None and sys.stderr.isatty()) if progress is None else progress
     return Bar() if wanted else Silent()

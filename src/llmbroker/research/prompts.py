@@ -106,6 +106,8 @@ def _pairs(pairs: list[tuple[Any, Any]]) -> list[JSON]:
             raise InvalidRequestError(
                 f"Unknown role {role!r}; known: system, user, assistant, tool, and file or image for a path.", argument=where
             )
+        if not role and not isinstance(content, Mapping):
+            raise InvalidRequestError(f"{where} has no role.", argument=where)
         message = _message(content, where) if not role else {"role": role, "content": content}
         open_turn = message if message.get("role") == "user" else None
         if files and open_turn is not None:

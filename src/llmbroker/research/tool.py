@@ -190,9 +190,10 @@ def _with_required(schema: JSON, required: Any, name: str, whole: bool, *, deriv
     if isinstance(required, str) or not isinstance(required, Sequence) or not all(isinstance(n, str) for n in required):
         raise _wrong(name, "required is a list of argument names")
     wanted = list(dict.fromkeys(required))
-    if whole and "required" in schema and sorted(schema["required"]) != sorted(wanted):
+    said = schema.get("required", wanted) if whole else wanted
+    if isinstance(said, (list, tuple)) and all(isinstance(n, str) for n in said) and sorted(said) != sorted(wanted):
         raise _wrong(name, f"the schema requires {schema['required']}, required= says {wanted}: say it once")
-    return {**schema, "required": wanted}
+    return schema if said is not wanted else {**schema, "required": wanted}
 
 
 def _check(schema: JSON, name: str) -> None:
@@ -215,28 +216,35 @@ def _check_node(node: Any, where: str, name: str, depth: int) -> None:
     for key, inner in node.get("properties", {}).items():
         _check_node(inner, f"{where}.{key}", name, depth + 1)
     for key in ("items", "additionalProperties"):
-        if key in node and not isinstance(node[key], list):
+        if key in node:
             _check_node(node[key], f"{where}.{key}", name, depth + 1)
     for key in ("anyOf", "oneOf", "allOf"):
-        for at, inner in enumerate(node.get(key) or ()):
+        if key not in node:
+            continue
+        if not isinstance(node[key], (list, tuple)) or not node[key]:
+            raise _wrong(name, f"{where}.{key} is a list of schemas, not {node[key]!r}")
+        for at, inner in enumerate(node[key]):
             _check_node(inner, f"{where}.{key}[{at}]", name, depth + 1)
 
 
 def _check_words(node: Mapping[str, Any], where: str, name: str, depth: int) -> None:
     """Check type, properties, required and enum of one schema."""
-    kinds = node.get("type")
-    for kind in kinds if isinstance(kinds, (list, tuple)) else [kinds]:
-        if kind is not None and (not isinstance(kind, str) or kind not in TYPES):
-            raise _wrong(name, f"{where} has type {kind!r}; there are {', '.join(sorted(TYPES))}")
+    if "type" in node:
+        kinds = node["type"] if isinstance(node["type"], (list, tuple)) else [node["type"]]
+        wrong = [kind for kind in kinds if not isinstance(kind, str) or kind not in TYPES]
+        if wrong or not kinds or len(set(kinds)) < len(kinds):
+            raise _wrong(name, f"{where} has type {node['type']!r}; there are {', '.join(sorted(TYPES))}")
     properties = node.get("properties", {})
     if not isinstance(properties, Mapping):
         raise _wrong(name, f"{where}.properties is a mapping, not {type(properties).__name__}")
     needed = node.get("required", [])
-    if not isinstance(needed, (list, tuple)) or not all(isinstance(n, str) for n in needed):
+    if not isinstance(needed, (list, tuple)) or not all(isinstance(n, str) for n in needed) or len(set(needed)) < len(needed):
         raise _wrong(name, f"{where}.required is a list of names, not {needed!r}")
     unknown = [n for n in needed if n not in properties]
     if unknown and ("properties" in node or depth == 0):
         raise _wrong(name, f"{where}.required names {', '.join(unknown)}, which it does not describe")
+    if "$ref" in node and not (isinstance(node["$ref"], str) and node["$ref"].startswith("#")):
+        raise _wrong(name, f"{where}.$ref points within the schema ('#/$defs/...'), not at {node['$ref']!r}")
     if "enum" in node and (not isinstance(node["enum"], (list, tuple)) or not node["enum"]):
         raise _wrong(name, f"{where}.enum is a list of values, not {node['enum']!r}")
 
