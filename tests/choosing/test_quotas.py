@@ -1,0 +1,196 @@
+"""Quotas against naive providers: what is learnt from refusals alone."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmbroker.quotas import Bucket, Quota, Window
+
+NO_TAKES = 0.1
+
+
+def fixed(period: float, size: int, phase: float) -> Callable[[float], bool]:
+    """A provider that counts by the clock."""
+    counts: dict[int, int] = {}
+
+    def admit(now: float) -> bool:
+        window = math.floor((now - phase) / period)
+        counts[window] = counts.get(window, 0) + 1
+        if counts[window] > size:
+            counts[window] -= 1
+            return False
+        return True
+
+    return admit
+
+
+def sliding(period: float, size: int) -> Callable[[float], bool]:
+    """A provider that looks back from each request."""
+    seen: deque[float] = deque()
+
+    def admit(now: float) -> bool:
+        while seen and seen[0] <= now - period:
+            seen.popleft()
+        if len(seen) >= size:
+            return False
+        seen.append(now)
+        return True
+
+    return admit
+
+
+def draining(per_second: float, size: float) -> Callable[[float], bool]:
+    """A provider with a bucket of requests, which it does not talk about."""
+    level, at = 0.0, 0.0
+
+    def admit(now: float) -> bool:
+        nonlocal level, at
+        level, at = max(0.0, level - (now - at) * per_second), now
+        if level + 1 > size:
+            return False
+        level += 1
+        return True
+
+    return admit
+
+
+def use(admit: Callable[[float], bool], until: float, pause: float = 0.5) -> tuple[list[float], list[float]]:
+    """Send as soon as the quota lets us, one at a time; return when attempts were let in and when they were refused."""
+    quota = Quota()
+    now, rest = 0.0, 0.0
+    let_in: list[float] = []
+    refused: list[float] = []
+    while now < until:
+        at = max(now, rest, quota.opens(now, 0))
+        if at > now:
+            now = at
+            continue
+        reserved = quota.send(now, 0)
+        if admit(now):
+            let_in.append(now)
+            quota.admitted(now)
+            quota.settle(reserved, None, now)
+            now += pause
+        else:
+            refused.append(now)
+            again = quota.refused(now, now + NO_TAKES, None, "slow down", 0, reserved)
+            assert again is not None
+            assert again > now
+            rest = again
+            now += NO_TAKES
+    return let_in, refused
+
+
+@pytest.mark.parametrize(
+    ("admit", "period", "size"),
+    [
+        (fixed(60, 15, 17.0), 60, 15),
+        (fixed(60, 40, 59.0), 60, 40),
+        (fixed(300, 50, 100.0), 300, 50),
+        (fixed(30, 10, 7.0), 30, 10),
+        (sliding(60, 15), 60, 15),
+        (sliding(300, 20), 300, 20),
+    ],
+    ids=["a minute", "a large minute", "five minutes", "half a minute", "a sliding minute", "sliding five minutes"],
+)
+def test_a_window_is_learnt_from_refusals_alone(admit: Callable[[float], bool], period: float, size: int) -> None:
+    windows = 12
+    let_in, refused = use(admit, windows * period)
+    late = [at for at in let_in if at >= 4 * period]
+    assert len(late) >= 0.85 * (windows - 4) * size
+    wasted = [at for at in refused if at >= 4 * period]
+    assert len(wasted) <= 4 * (windows - 4)
+
+
+def test_a_bucket_that_is_not_talked_about_is_used_without_a_flood_of_refusals() -> None:
+    let_in, refused = use(draining(0.2, 5), 900)
+    assert len(let_in) >= 0.5 * 0.2 * 900
+    assert len(refused) <= 2 * len(let_in)
+
+
+def test_what_is_refused_for_ever_is_asked_ever_less_often() -> None:
+    _, refused = use(lambda now: False, 3600)
+    assert len(refused) <= 30
+    gaps = [b - a for a, b in zip(refused, refused[1:], strict=False)]
+    assert gaps[-1] > 100
+
+
+SAID = "Rate limit reached on tokens per minute (TPM): Limit 8000, Used 7000, Requested 2500. Please try again in 11.25s."
+
+
+def test_a_refusal_that_states_its_numbers_makes_a_bucket() -> None:
+    quota = Quota()
+    again = quota.refused(0.0, 0.1, 12.0, SAID, 0, 0.0)
+    assert again == pytest.approx(0.1 + 11.25, abs=0.1)
+    assert quota.bucket is not None
+    assert quota.bucket.rate == pytest.approx(1500 / 11.25)
+    assert quota.opens(0.2, 0) == pytest.approx(again, abs=0.2)
+    assert quota.opens(60.0, 0) == 60.0
+
+
+def test_what_does_not_fit_is_held_back_and_what_was_not_used_is_given_back() -> None:
+    bucket = Bucket(100.0, 1.0)
+    bucket.state(100.0, 1.0, 0.0, 60.0, 0, 0.0)
+    bucket.add(60.0, 0.0)
+    assert bucket.opens(0.0, 0) == pytest.approx(20.0)
+    bucket.add(-40.0, 0.0)
+    assert bucket.opens(0.0, 0) == 0.0
+
+
+def test_a_stated_wait_stands_for_itself() -> None:
+    assert Quota().refused(0.0, 0.1, 30.0, "slow down", 0, 0.0) is None
+
+
+def test_one_refusal_out_of_turn_does_not_move_a_window() -> None:
+    admit = fixed(60, 15, 0.0)
+    odd = iter(range(10_000))
+    let_in, _ = use(lambda now: next(odd) % 23 != 5 and admit(now), 1200)
+    late = [at for at in let_in if at >= 300]
+    assert len(late) >= 0.7 * 15 * 15
+
+
+def test_resets_at_a_minute_tell_the_minute_from_shorter_periods() -> None:
+    window = Window()
+    for n in range(1, 5):
+        window.closed(60 * n - 30, 60 * n - 1)
+        window.reset(60 * n - 1, 60 * n + 1, {})
+    assert window.best() == (60.0, 4)
+    low, high = window.arc(60.0, 290.0)
+    assert (low, high) == pytest.approx((299.0, 301.0))
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["admitted", "refused", "stated", "said"]), st.floats(0, 500), st.floats(0, 5)), max_size=60
+)
+
+
+@given(steps)
+@settings(max_examples=200)
+def test_whatever_comes_back_the_next_try_is_later_and_finite(events: list[tuple[str, float, float]]) -> None:
+    quota = Quota()
+    now = 0.0
+    for kind, gap, took in events:
+        now += gap
+        reserved = quota.send(now, 100)
+        assert math.isfinite(reserved)
+        end = now + took
+        if kind == "admitted":
+            quota.admitted(now)
+            quota.settle(reserved, 50.0, end)
+        else:
+            stated = 7.0 if kind == "stated" else None
+            again = quota.refused(now, end, stated, SAID if kind == "said" else "no", 100, reserved)
+            assert (again is None) == (kind == "stated") or again is not None
+            if again is not None:
+                assert math.isfinite(again)
+                assert again > end
+        now = end
+        assert quota.opens(now, 100) >= now
+        assert math.isfinite(quota.opens(now, 100))
+        assert 0.0 <= quota.luck <= 1.0
