@@ -252,11 +252,56 @@ async def _look_up(loop: asyncio.AbstractEventLoop, home: Home, host: str, port:
 
     known = home.lookups.get((host, port))
     if known is None or known[0] < monotonic() or (known[1].done() and (known[1].cancelled() or known[1].exception())):
-        # Not in the loop's own threads: at its end it would wait for a look-up that nobody needs any more.
-        task = loop.create_task(in_worker(home.workers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
-        task.add_done_callback(note)
-        home.lookups[host, port] = known = monotonic() + LOOKUP_SECONDS, task
+        if _is_number(host):
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        home.lookups[host, port] = known = monotonic() + LOOKUP_SECONDS, _begin_look_up(loop, home, host, port)
     return await asyncio.shield(known[1])
+
+
+def _is_number(host: str) -> bool:
+    import socket
+
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, UnicodeError):
+            continue
+        return True
+    return False
+
+
+def _begin_look_up(loop: asyncio.AbstractEventLoop, home: Home, host: str, port: int) -> asyncio.Future[list[Any]]:
+    """Ask in a thread of ours: at its end a loop would wait for its own threads, though nobody needs the answer any more.
+
+    No task waits for it either: a caller who is cancelled leaves nothing on the loop.
+    """
+    import socket
+
+    found: asyncio.Future[list[Any]] = loop.create_future()
+    found.add_done_callback(note)
+
+    def settle_with(addresses: list[Any] | None, error: Exception | None) -> None:
+        if found.done():
+            return
+        if error is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(addresses or [])
+
+    def ask() -> None:
+        try:
+            outcome: tuple[list[Any] | None, Exception | None] = (
+                socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), None,
+            )  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - raised where the address is needed
+            outcome = (None, error)
+        try:
+            loop.call_soon_threadsafe(settle_with, *outcome)
+        except RuntimeError:  # the loop is closed, nobody waits any more
+            pass
+
+    home.workers.run(ask)
+    return found
 
 
 async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Any]) -> socket.socket:
@@ -287,6 +332,13 @@ async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Any]) -> socket
         for task in tasks:
             task.add_done_callback(_close_loser)
             task.cancel()
+        if tasks:
+            try:
+                await asyncio.wait(tasks)
+            except BaseException:
+                if won is not None:
+                    won.close()
+                raise
 
 
 def _close_loser(task: asyncio.Task[socket.socket]) -> None:
