@@ -106,7 +106,30 @@ class Plan(msgspec.Struct):
 
 
 class Run:
-    """All that one loop knows."""
+    """All that one loop knows.
+
+    Attributes:
+        bounded: a step has more to do than a plain one.
+        allowed: names of the tools of this step, None for all. no_tools: why no tool may run any more, or None.
+        over: the loop has ended. shortened: its history was, since it was last written down. awaited: by the asyncio face.
+    """
+
+    bounded = awaited = over = shortened = False
+    allowed: frozenset[str] | None = None
+    no_tools: str | None = None
+    stop: str | None = None
+    approvals = Approvals(None, None)
+    stop_when: tuple[Callable[[StepInfo], Any], ...] = ()
+    prepare_step: Any = None
+    output: Output | None = None
+    compaction: Compaction | None = None
+    recorder: Recorder | None = None
+    ledger: Ledger | None = None
+    deadline: float | None = None
+    trace: Any = None
+    watch: Watch | None = None
+    last_reply: Any = None
+    value: Any = None
 
     def __init__(self, caller: Any, messages: Any, port: Port, ask: Ask, options: Options) -> None:
         self.caller = caller
@@ -127,7 +150,7 @@ class Run:
         self.tally = Tally()
         self.step = 0
         self.malformed = 0
-        self.awaited = False
+        self.offered = self.box.declared
         self.own = getattr(caller, "_io", None) is not None
         self.used = used_ids(self.history)
         self.seen: dict[tuple[str, str, str], int] = {}
@@ -135,37 +158,29 @@ class Run:
         self.publish()
 
     def _further(self, options: Options, messages: Any) -> None:
-        """Set what a plain loop does without."""
-        self.offered = self.box.declared
-        self.allowed: frozenset[str] | None = None
-        self.approvals = Approvals(options.approve, options.answers)
-        self.stop_when = _callables(options.stop_when, "stop_when")
+        """Set what a plain loop does without; its class has the values of one that asks for nothing."""
+        paused = isinstance(messages, Paused)
+        if options.approve is not None or options.answers is not None:
+            self.approvals = Approvals(options.approve, options.answers)
+        if options.stop_when is not None:
+            self.stop_when = _callables(options.stop_when, "stop_when")
+        if options.output is not None:
+            self.output = Output(options.output)
         self.prepare_step = options.prepare_step
-        self.output: Output | None = None if options.output is None else Output(options.output)
-        self.compaction: Compaction | None = options.compaction
-        self.recorder: Recorder | None = options.recorder
-        self.trace: Any = tracer()
-        self.watch: Watch | None = None
-        self.last_reply: Any = None
-        self.stop: str | None = None
-        self.no_tools: str | None = None
-        self.value: Any = None
-        self.shortened = False
-        self.over = False
+        self.compaction = options.compaction
+        self.recorder = options.recorder
+        self.trace = tracer()
         outer = LEDGER.get()
-        spent = messages.spent if isinstance(messages, Paused) else None
-        self.ledger: Ledger | None = None
         if options.budget is not None or outer is not None:
-            self.ledger = Ledger(options.budget, outer, self.port.now(), spent)
+            self.ledger = Ledger(options.budget, outer, self.port.now(), messages.spent if paused else None)
+            self.deadline = self.ledger.deadline
             if options.budget is not None and options.budget.steps is not None and self.max_steps == DEFAULT_STEPS:
                 self.max_steps = max(self.max_steps, options.budget.steps + 1)
-        self.deadline = self.ledger.deadline if self.ledger is not None else None
-        if isinstance(messages, Paused):
+        if paused:
             self.step = messages.step
         self.bounded = bool(
             self.ledger or self.stop_when or self.prepare_step or self.output or self.compaction or self.recorder or self.trace
         )
-        """Whether a step has more to do than a plain one."""
 
     @property
     def info(self) -> StepInfo:
