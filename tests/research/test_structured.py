@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.research.conftest import Face
 
@@ -187,3 +187,44 @@ def test_any_object_is_found_behind_any_prose(value: dict[str, Any], prose: str)
 def test_reading_never_raises(text: str) -> None:
     form_of(SCHEMA).read(text)
     list(candidates(text))
+
+
+keywords = st.sampled_from(
+    [
+        "type",
+        "properties",
+        "required",
+        "items",
+        "enum",
+        "anyOf",
+        "$defs",
+        "object",
+        "array",
+        "string",
+        "json_schema",
+        "schema",
+        "a",
+    ]
+)
+schemas = st.dictionaries(
+    keywords,
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-3, 3) | keywords,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keywords, inner, max_size=4),
+        max_leaves=12,
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(schemas)
+def test_any_mapping_is_a_form_or_refused_with_a_reason(mapping: dict[str, Any]) -> None:
+    try:
+        form = form_of(mapping)
+    except InvalidRequestError as error:
+        assert len(str(error)) > 20
+        return
+    for text in ('{"a": 1}', "[1]", "3", '{"value": {"a": null}}', "no"):
+        value, problem = form.read(text)
+        assert problem is None or (value is None and problem)

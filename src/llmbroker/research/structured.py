@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from llmbroker.errors import InvalidRequestError
+from llmbroker.research.validity import check_schema
 from llmbroker.tools import check_value, shape_of
 from llmbroker.tools.exact import decode
 from llmbroker.tools.lenient import Cut, NotFinite, read_object
@@ -106,19 +107,25 @@ def form_of(given: Any) -> Form:
 
 def _of_mapping(given: Mapping[str, Any]) -> Form:
     kind = given.get("type")
-    if kind in _KINDS and (kind != "json_schema" or "json_schema" in given):
+    if isinstance(kind, str) and kind in _KINDS and (kind != "json_schema" or "json_schema" in given):
         if kind != "json_schema":
             return Form(dict(given), None)
         inner = given["json_schema"]
         schema = inner.get("schema") if isinstance(inner, Mapping) else None
         if not isinstance(schema, Mapping):
             raise InvalidRequestError("json_schema needs a mapping 'schema'.", argument="response_format")
+        check_schema(schema, "schema", _refused)
         return Form(dict(given), dict(schema))
     if not any(word in given for word in ("type", "properties", "anyOf", "oneOf", "allOf", "$ref", "enum", "const")):
         raise InvalidRequestError(
             "response_format is no JSON schema: it says neither type nor properties.", argument="response_format"
         )
+    check_schema(given, "response_format", _refused)
     return made(dict(given), str(given.get("title") or "answer"))
+
+
+def _refused(why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"The form of the answer is refused: {why}.", argument="response_format")
 
 
 @functools.lru_cache(maxsize=256)

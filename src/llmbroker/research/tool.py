@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import msgspec
-
 from llmbroker.errors import InvalidRequestError
+from llmbroker.research.validity import TYPES, check_schema
 from llmbroker.tools import FunctionTool, shape_of
 from llmbroker.tools import tool as function_tool
 from llmbroker.tools.docwords import docwords
@@ -17,7 +16,6 @@ from llmbroker.tools.types import Unsuited
 
 JSON: TypeAlias = dict[str, Any]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _BESIDE = frozenset({"required", "additionalProperties", "$defs", "definitions", "$schema", "$id", "title", "description"})
 """Words that stand beside ``properties`` in a whole schema."""
 
@@ -94,7 +92,7 @@ def llm_tool(
     else:
         schema, whole = _schema_of(parameters, named)
     schema = _with_required(schema, required, named, whole, derived=parameters is None)
-    _check(schema, named)
+    check_schema(schema, "parameters", lambda why: _wrong(named, why))
     if parameters is not None:
         _check_fits(fn, schema, named)
     if words is None:
@@ -194,59 +192,6 @@ def _with_required(schema: JSON, required: Any, name: str, whole: bool, *, deriv
     if isinstance(said, (list, tuple)) and all(isinstance(n, str) for n in said) and sorted(said) != sorted(wanted):
         raise _wrong(name, f"the schema requires {schema['required']}, required= says {wanted}: say it once")
     return schema if said is not wanted else {**schema, "required": wanted}
-
-
-def _check(schema: JSON, name: str) -> None:
-    """Refuse a schema that no provider would take, or that cannot mean what it says."""
-    try:
-        msgspec.json.encode(schema)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _wrong(name, f"the schema cannot be written as JSON: {error}") from None
-    _check_node(schema, "parameters", name, 0)
-
-
-def _check_node(node: Any, where: str, name: str, depth: int) -> None:
-    if isinstance(node, bool):
-        return
-    if not isinstance(node, Mapping):
-        raise _wrong(name, f"{where} is no schema but {type(node).__name__}")
-    if depth > 60:
-        raise _wrong(name, f"{where} is nested too deeply")
-    _check_words(node, where, name, depth)
-    for key, inner in node.get("properties", {}).items():
-        _check_node(inner, f"{where}.{key}", name, depth + 1)
-    for key in ("items", "additionalProperties"):
-        if key in node:
-            _check_node(node[key], f"{where}.{key}", name, depth + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if key not in node:
-            continue
-        if not isinstance(node[key], (list, tuple)) or not node[key]:
-            raise _wrong(name, f"{where}.{key} is a list of schemas, not {node[key]!r}")
-        for at, inner in enumerate(node[key]):
-            _check_node(inner, f"{where}.{key}[{at}]", name, depth + 1)
-
-
-def _check_words(node: Mapping[str, Any], where: str, name: str, depth: int) -> None:
-    """Check type, properties, required and enum of one schema."""
-    if "type" in node:
-        kinds = node["type"] if isinstance(node["type"], (list, tuple)) else [node["type"]]
-        wrong = [kind for kind in kinds if not isinstance(kind, str) or kind not in TYPES]
-        if wrong or not kinds or len(set(kinds)) < len(kinds):
-            raise _wrong(name, f"{where} has type {node['type']!r}; there are {', '.join(sorted(TYPES))}")
-    properties = node.get("properties", {})
-    if not isinstance(properties, Mapping):
-        raise _wrong(name, f"{where}.properties is a mapping, not {type(properties).__name__}")
-    needed = node.get("required", [])
-    if not isinstance(needed, (list, tuple)) or not all(isinstance(n, str) for n in needed) or len(set(needed)) < len(needed):
-        raise _wrong(name, f"{where}.required is a list of names, not {needed!r}")
-    unknown = [n for n in needed if n not in properties]
-    if unknown and ("properties" in node or depth == 0):
-        raise _wrong(name, f"{where}.required names {', '.join(unknown)}, which it does not describe")
-    if "$ref" in node and not (isinstance(node["$ref"], str) and node["$ref"].startswith("#")):
-        raise _wrong(name, f"{where}.$ref points within the schema ('#/$defs/...'), not at {node['$ref']!r}")
-    if "enum" in node and (not isinstance(node["enum"], (list, tuple)) or not node["enum"]):
-        raise _wrong(name, f"{where}.enum is a list of values, not {node['enum']!r}")
 
 
 def _check_fits(fn: Callable[..., Any], schema: JSON, name: str) -> None:
