@@ -100,6 +100,7 @@ schemas = st.recursive(leaf_schemas, bigger, max_leaves=5)
 @example(1.0, {"not": {"anyOf": [{"type": ["null", "integer"]}]}})
 @example(1.0, {"not": {"not": {"type": ["null", "integer"]}}})
 @example(1.0, {"oneOf": [{"type": "integer"}, {"type": "number"}]})
+@example("3", {"oneOf": [{"type": "integer"}, {"type": "integer"}]})
 @given(values, schemas)
 def test_what_passes_is_valid_and_what_is_valid_passes(value: Any, schema: JSON) -> None:
     oracle = jsonschema.Draft202012Validator({"type": "object", "properties": {"x": schema}})

@@ -388,7 +388,8 @@ class _Check:
             return exact[0], []
         for made, problems in results:
             if not problems:
-                return made, []
+                # What was mended must fit one alternative alone, too.
+                return self._any(made, branches, path, depth + 1, closed, one=True) if one else (made, [])
         where = path or "the arguments"
         deeper = [problems for _, problems in results if not any(line.startswith(f"{where}: expected ") for line in problems)]
         if len(deeper) == 1 or (deeper and isinstance(value, Mapping)):
