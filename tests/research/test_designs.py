@@ -130,3 +130,26 @@ def test_a_broker_is_not_swept(face: Face) -> None:
 def test_labels_of_configs_do_not_show_keys() -> None:
     config = llm_config("openai", "m", api_key="sk-very-secret-key-1234")
     assert "secret" not in str(build_factorial_experiments([config], ["p"]))
+
+
+@pytest.mark.parametrize("design", ["broadcast", "sweep", "compare", "factorial"])
+def test_every_design_goes_on_from_its_run_file(rows: Face, config: Any, tmp_path: Any, design: str) -> None:
+    file = tmp_path / "run.db"
+
+    def run() -> Any:
+        if design == "broadcast":
+            return rows.call_llm_broadcast(config, ["a", "b"], run_file=file)
+        if design == "sweep":
+            return rows.call_llm_sweep(config, "temperature", [0, 1], "q", run_file=file)
+        if design == "compare":
+            return rows.call_llm_compare([config, config.replace(model="gpt-4o")], "q", run_file=file)
+        return rows.call_llm_par(build_factorial_experiments([config], ["p"], repetitions=2), run_file=file)
+
+    first = run()
+    assert len(rows.port.requests) == 2
+    assert run() == first and len(rows.port.requests) == 2
+
+
+def test_a_constant_question_is_asked_for_every_row(rows: Face, config: Any) -> None:
+    out = rows.call_llm_par([{"id": n} for n in range(7)], config, "Name a capital.")
+    assert len(rows.port.requests) == 7 and all(row["success"] for row in out)

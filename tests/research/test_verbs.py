@@ -90,6 +90,29 @@ def test_tool_calls_are_read_as_json_and_nothing_else(face: Face, config: Any) -
     assert all(row["problem"] for row in rows[1:])
 
 
+@pytest.mark.parametrize(
+    ("raw", "finish"), [("eos_token_id", "unknown"), ("sensitive", "content_filter"), (None, "unknown"), ("length", "length")]
+)
+def test_the_status_line_shows_how_an_answer_ended_and_no_end_is_invented(
+    face: Face, config: Any, raw: str | None, finish: str
+) -> None:
+    body = {
+        "choices": [{"message": {"content": "x"}, "finish_reason": raw}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }
+    response = face.answers(Answer(body=body)).call_llm(config, "hi")
+    assert finish_reason(response) == finish and f"| {finish} |" in repr(response)
+    assert response.truncated is (finish == "length")
+
+
+def test_a_refusal_is_shown_as_one(face: Face, config: Any) -> None:
+    body = {"choices": [{"message": {"content": None, "refusal": "I cannot help."}, "finish_reason": "stop"}]}
+    response = face.answers(Answer(body=body)).call_llm(config, "hi")
+    assert (str(response), response.refusal, finish_reason(response)) == ("", "I cannot help.", "refusal")
+    (row,) = face.answers(Answer(body=body)).call_llm_par([{"prompt": "hi"}], config)
+    assert (row["success"], row["error_kind"], row["error_message"]) == (False, "filter", "I cannot help.")
+
+
 # -- errors and trying again ---------------------------------------------------------------------------------------------
 
 
