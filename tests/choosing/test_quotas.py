@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable
@@ -117,7 +118,7 @@ def test_a_bucket_that_is_not_talked_about_is_used_without_a_flood_of_refusals()
 def test_what_is_refused_for_ever_is_asked_ever_less_often() -> None:
     _, refused = use(lambda now: False, 3600)
     assert len(refused) <= 30
-    gaps = [b - a for a, b in zip(refused, refused[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(refused)]
     assert gaps[-1] > 100
 
 
