@@ -321,6 +321,24 @@ def test_no_more_are_on_their_way_than_the_limit_says(face: Face, lab: Any) -> N
     assert running[0] == 20 and face.port.now() == pytest.approx(5)
 
 
+def test_nobody_waits_for_another_providers_limit(face: Face) -> None:
+    slow, quick = (llm_config(name, "m", base_url=f"http://{name}.example/v1") for name in ("slow", "quick"))
+
+    def model(request: HTTPRequest) -> Answer:
+        if "slow" in request.url and face.port.now() < 50:
+            return refused(429, headers={"retry-after": "60"})
+        return Answer(body=whole(made_reply("x"), "openai-chat"), delay=0.5)
+
+    face.port.on(None, model, times=None)
+    out = face.call_llm_par([(slow if n % 2 else quick, f"q{n}") for n in range(200)], max_workers=4)
+    assert all(row["success"] for row in out)
+    ended = {
+        name: max(row["created_at"].timestamp() for row in out[at::2]) - 1_700_000_000
+        for at, name in enumerate(("quick", "slow"))
+    }
+    assert ended["quick"] < 15 and ended["slow"] > 60
+
+
 def test_a_model_in_this_process_is_asked_few_at_a_time() -> None:
     assert Lanes(None, 256).of("key", "local", here=True).most == 4
     assert Lanes({"concurrency": 9}, 256).of("key", "local", here=True).most == 9

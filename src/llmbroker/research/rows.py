@@ -95,6 +95,7 @@ class Prepared:
             )  # fmt: skip
 
         self.ask_of = ask_of
+        self.groups = _groups(self.table, config)
 
     @property
     def structured(self) -> bool:
@@ -105,7 +106,7 @@ class Prepared:
         """Return the run."""
         options = self.options
         return Study(
-            self.table.records, self.ask_of, plan=options.plan, tags=self.tags, lanes=self.lanes,
+            self.table.records, self.ask_of, groups=self.groups, plan=options.plan, tags=self.tags, lanes=self.lanes,
             purse=Purse(self.max_cost, file.spent() if file is not None else 0.0), file=file, progress=progress,
             again=self.again, hashes=options.request_hash, keep=options.keep_responses,
         )  # fmt: skip
@@ -181,6 +182,17 @@ def _configs(table: Table, config: Any) -> list[Any]:
                     argument=f"rows[{index}].config",
                 )
             found[id(given)] = _answering(given)
+    return list(found.values())
+
+
+def _groups(table: Table, config: Any) -> list[list[int]]:
+    """Return the places of rows by who is asked."""
+    if config is not None:
+        return [list(range(len(table.records)))] if table.records else []
+    found: dict[Any, list[int]] = {}
+    for at, record in enumerate(table.records):
+        who = record["config"]
+        found.setdefault((who.provider, who.base_url) if isinstance(who, ModelConfig) else id(who), []).append(at)
     return list(found.values())
 
 

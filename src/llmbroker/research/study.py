@@ -45,6 +45,7 @@ class Study:
 
     Args:
         records: the rows. ask_of: makes the question of a row.
+        groups: places of rows by who is asked: each group has workers of its own, so that none waits for another's provider.
         plan: tools, or None. tags: names of tags to read, or None.
         lanes, purse, file, progress: pace, budget, run file (or None), what shows the progress.
         again: kinds of results that are asked for once more. hashes: give every row its request hash.
@@ -56,11 +57,13 @@ class Study:
     """
 
     def __init__(
-        self, records: Sequence[Mapping[str, Any]], ask_of: AskOf, *, plan: Plan | None, tags: tuple[str, ...] | None,
-        lanes: Lanes, purse: Purse, file: RunFile | None, progress: Silent, again: frozenset[str], hashes: bool, keep: bool,
+        self, records: Sequence[Mapping[str, Any]], ask_of: AskOf, *, groups: Sequence[Sequence[int]], plan: Plan | None,
+        tags: tuple[str, ...] | None, lanes: Lanes, purse: Purse, file: RunFile | None, progress: Silent,
+        again: frozenset[str], hashes: bool, keep: bool,
     ) -> None:  # fmt: skip
         self.records = records
         self.ask_of = ask_of
+        self.groups = groups
         self.plan = plan
         self.tags = tags
         self.lanes = lanes
@@ -77,7 +80,7 @@ class Study:
         self.failures: dict[str, int] = {}
         self._known = file.results() if file is not None else {}
         self._equal: dict[bytes, int] = {}
-        self._next = 0
+        self._next = [0] * len(groups)
         self._lock = threading.Lock()
         self._extra = self._extras()
 
@@ -110,13 +113,14 @@ class Study:
             text = msgspec.json.encode(asked)
         return (digest if number == 0 else digest + number.to_bytes(4, "big")), text
 
-    def _take(self) -> int | None:
+    def _take(self, group: int) -> int | None:
+        """Return the place of the next row of a group, or None."""
         with self._lock:
-            at = self._next
-            if at >= len(self.records):
+            at, places = self._next[group], self.groups[group]
+            if at >= len(places):
                 return None
-            self._next = at + 1
-            return at
+            self._next[group] = at + 1
+            return places[at]
 
     def _recall(self, key: bytes) -> Outcome | None:
         """Return the result that the run file has, unless it is asked for again."""
@@ -130,10 +134,14 @@ class Study:
     # -- the flow ----------------------------------------------------------------------------------------------------------
 
     async def run(self, port: Port, workers: int) -> None:
-        """Ask all rows."""
+        """Ask all rows, with so many workers for each group."""
         self.progress.begin(len(self.records), 0)
         try:
-            flows = [self._work(port) for _ in range(max(1, min(workers, len(self.records))))]
+            flows = [
+                self._work(port, group)
+                for group, places in enumerate(self.groups)
+                for _ in range(max(1, min(workers, len(places))))
+            ]
             for ended in await gather(port, flows):
                 if isinstance(ended, BaseException):
                     raise ended
@@ -141,8 +149,8 @@ class Study:
             self.progress.update(port.now(), self._facts(), force=True)
             self.progress.end()
 
-    async def _work(self, port: Port) -> None:
-        while (at := self._take()) is not None:
+    async def _work(self, port: Port, group: int) -> None:
+        while (at := self._take(group)) is not None:
             record = self.records[at]
             try:
                 ask = self.ask_of(record)
