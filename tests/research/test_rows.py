@@ -209,6 +209,17 @@ def test_arguments_that_mean_nothing_are_refused_before_anything_is_sent(
     assert rows.port.requests == []
 
 
+def test_rows_write_a_journal_row_for_each_attempt(face: Face, lab: Any, tmp_path: Path) -> None:
+    from llmbroker.journal import Journal, open_store
+
+    file = tmp_path / f"{face.name}.db"
+    face.answers(refused(500), "a", refused(400))
+    face.call_llm_par([{"prompt": "a"}, {"prompt": "b"}], lab, journal=str(file), max_workers=1)
+    journal = Journal(open_store(file))
+    assert [(row.status, row.http_status) for row in journal.calls()] == [("error", 400), ("ok", None), ("error", 500)]
+    journal.close()
+
+
 def test_tags_become_columns_of_their_type(rows: Face, lab: Any) -> None:
     out = rows.call_llm_par([{"prompt": "abc"}, {"prompt": "b 400"}], lab, tags=["score"])
     assert [row["score"] for row in out] == [3, None]
