@@ -146,6 +146,15 @@ class Health:
         if self.illness is illness or self.illness is None or until >= self.until:
             self.illness, self.detail, self.until, self.stated = illness, detail, until, False
 
+    def adopt(self, illness: Illness, now: float, until: float, incidents: int, detail: str = "") -> None:
+        """Take over what another process found out."""
+        self.incidents = max(self.incidents, incidents)
+        self.since = now
+        self.epoch += 1
+        self.trials = 0
+        self.room = 1
+        self.illness, self.detail, self.until, self.stated = illness, detail, until, True
+
     def succeed(self, started: float) -> int:
         """Take the success of an attempt that began at ``started``; return how many more attempts may begin now."""
         room = self.room

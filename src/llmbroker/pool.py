@@ -25,11 +25,13 @@ UNKNOWN_NORMAL = 60.0
 class Key:
     """One credential at one provider, with what all its models share."""
 
-    __slots__ = ("cap", "health", "members", "quota", "running", "source")
+    __slots__ = ("cap", "health", "mark", "members", "quota", "running", "source")
 
     def __init__(self, source: str) -> None:
         self.source = source
         """Where it was found, never what it is."""
+        self.mark = ""
+        """What it is called where other processes of the same store read it: a hash."""
         self.members: list[Member] = []
         self.health = Health()
         self.quota = Quota()

@@ -8,6 +8,7 @@ from typing import Any
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.keys import Lanes
 from llmbroker.broker.replies import Ask, Attempt
+from llmbroker.broker.shared import Shared
 from llmbroker.catalog import KeyHelp
 from llmbroker.errors import LLMBrokerError
 from llmbroker.exchange import Reply, Usage
@@ -56,6 +57,7 @@ class Core:
         self._rate = rate
         self._key_help = key_help
         self._offer_local = offer_local
+        self.shared = Shared(port, journal, desk, lanes)
 
     async def entries(self, scope: str | None) -> Sequence[Entry]:
         """Return the pool as this scope sees it."""
@@ -182,6 +184,7 @@ class Core:
         if verdict.blame == "key":
             self.lanes.forget(ask.scope)
         await self.close_row(ask, row, verdict.status, error=error, usage=usage)
+        await self.shared.tell(lease.lane, verdict)
         return verdict
 
     def cut(

@@ -100,6 +100,7 @@ class Engine:
         if not self._warm:
             await self._prepare()
         operation, trace_id, wait, fastest_of = checked_options(options).values()
+        await self.core.shared.follow(scope)
         now = self.port.now()
         deadline = now + (wait or LONGEST_WAIT)
         return Ask(
@@ -243,7 +244,7 @@ class Engine:
             journal=self.journal.health(),
             missing_keys=tuple(dict.fromkeys(ref for refs in missing for ref in refs)),
             next_at=None if free or not times else min(times),
-            notes=(*self._notes, *self.lanes.troubles.values()),
+            notes=(*self._notes, *self.lanes.troubles.values(), *filter(None, (self.core.shared.trouble,))),
         )
 
     def switch(self, name: str, off: bool) -> None:

@@ -80,6 +80,7 @@ async def whole(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcome:
     await core.close_row(ask, row, "ok" if won else "superseded", reply=reply)
     if not won:
         return Outcome(lane)
+    await core.shared.well(lane)
     return Outcome(lane, answer=pooled(reply, llm_name=lane.member.name, call_id=row.id, ask=ask, rate=core.rating(ask.scope)))
 
 

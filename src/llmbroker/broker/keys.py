@@ -6,6 +6,7 @@ rotated key is picked up without a restart. Values stay inside ``Secret``.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
@@ -111,6 +112,11 @@ class Lanes:
         for lane in self._lanes.values():
             lane.health.trials = lane.key.health.trials = lane.key.running = 0
 
+    def all(self) -> list[Lane]:
+        """Return every lane that was made."""
+        with self._lock:
+            return list(self._lanes.values())
+
     def refs(self, member: Member) -> tuple[str, ...]:
         """Return the names under which a member's key is looked for."""
         return refs_of(member.config, self._providers[member.name])
@@ -169,6 +175,8 @@ class Lanes:
         key = self._keys.get(ident)
         if key is None:
             key = self._keys[ident] = Key(secret.source if secret is not None else "no key")
+            named = f"{host}\n{secret.reveal() if secret is not None else member.name}"
+            key.mark = hashlib.sha256(named.encode()).hexdigest()[:20]
         lane = self._lanes.get((member.name, key))
         if lane is None or lane.member is not member:
             lane = self._lanes[member.name, key] = Lane(member, key, table.deployment_for(member.config, secret))

@@ -84,6 +84,7 @@ class Opened:
         usage = reply.usage
         core.desk.answered(self._lease, core.port.now(), 0.0, usage.total_tokens if usage is not None else None)
         await core.close_row(ask, row, "ok", reply=reply)
+        await core.shared.well(self.lane)
         self.reply = pooled(reply, llm_name=self.lane.member.name, call_id=row.id, ask=ask, rate=core.rating(ask.scope))
 
     async def close(self) -> None:

@@ -89,6 +89,10 @@ class Store(Protocol):
         """Return a small value that another room keeps here, or None."""
         ...
 
+    def states(self, prefix: str) -> dict[str, bytes]:
+        """Return all small values whose names begin so."""
+        ...
+
     def set_state(self, name: str, value: bytes | None) -> None:
         """Keep a small value under a name, or delete it (None)."""
         ...

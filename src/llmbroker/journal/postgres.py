@@ -201,6 +201,11 @@ class PostgresStore:
         rows = self._rows("SELECT value FROM llmbroker_state WHERE name = %s", name)
         return bytes(rows[0][0]) if rows else None
 
+    def states(self, prefix: str) -> dict[str, bytes]:
+        """Return all small values whose names begin so."""
+        rows = self._rows("SELECT name, value FROM llmbroker_state WHERE starts_with(name, %s)", prefix)
+        return {name: bytes(value) for name, value in rows}
+
     def set_state(self, name: str, value: bytes | None) -> None:
         """Keep a small value under a name, or delete it (None)."""
         if value is None:

@@ -228,6 +228,11 @@ class SQLiteStore:
         rows = self._rows("SELECT value FROM llmbroker_state WHERE name = ?", name)
         return rows[0][0] if rows else None
 
+    def states(self, prefix: str) -> dict[str, bytes]:
+        """Return all small values whose names begin so."""
+        rows = self._rows("SELECT name, value FROM llmbroker_state WHERE substr(name, 1, ?) = ?", len(prefix), prefix)
+        return {name: value for name, value in rows}  # noqa: C416 - rows are tuples of any
+
     def set_state(self, name: str, value: bytes | None) -> None:
         """Keep a small value under a name, or delete it (None)."""
         if value is None:
