@@ -140,6 +140,7 @@ PHRASES: tuple[Phrase, ...] = (
     _phrase(_TOO_LONG, r"prompt too long; exceeded (max )?context length", ContextWindowError, "Ollama"),
     _phrase(_TOO_LONG, r"input token count.{0,20} exceeds the maximum number of tokens", ContextWindowError, "Gemini, Vertex"),
     _phrase(_TOO_LONG, r"input tokens exceeded: number of input tokens exceeds", ContextWindowError, "Bedrock"),
+    _phrase(_TOO_LONG, r"^input is too long for requested model", ContextWindowError, "Bedrock"),
     _phrase(_TOO_LONG, r"\d+ tokens\) exceeds the available context size", ContextWindowError, "llama.cpp"),
     _phrase(_TOO_LONG, r"input exceeds the context window of this model", ContextWindowError, "OpenAI"),
     _phrase(_TOO_LONG, r"longer than the model's context length", ContextWindowError, "SGLang"),
