@@ -96,7 +96,7 @@ def test_a_finished_call_is_not_repeated_and_its_siblings_run(runs: Runs, kind: 
     second.rules = llmbroker.tool(second, safe_to_repeat=True).rules
     reply = run(runs, kind, [says("done")], run_id="r", tools=[first, second])
     assert ran == ["first", "second", "second"]
-    assert [row.result for row in reply.tool_history] == ["see\n[image]", "two"] or reply.tool_history[-1].result == "two"
+    assert [row.result for row in reply.tool_history] == ["see\n[image]", "two"]
     assert next(m for m in reply.messages if m["role"] == "tool")["content"][1]["type"] == "image_url"
     assert validate(reply.messages) == []
 
@@ -114,6 +114,23 @@ def test_a_call_that_was_under_way_is_not_repeated_unless_that_is_safe(runs: Run
     reply = run(runs, kind, [says("done")], run_id="r", tools=[pay])
     assert ran == ["pay"]
     assert "whether it was done is not known" in next(m for m in reply.messages if m["role"] == "tool")["content"]
+
+
+@both
+def test_a_run_that_died_after_its_answer_and_before_its_end_is_done(
+    runs: Runs, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last note is the answer: nobody is asked again."""
+    with monkeypatch.context() as patched:
+        patched.setattr(runs._store, "settle", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(runs, kind, [calls(("echo", '{"n": 1}')), says("one")], "Hi", run_id="r", tools=[echo])
+    runs._store._alive = lambda row, now: False  # type: ignore[method-assign]
+    reply = run(runs, kind, [], run_id="r", tools=[echo])
+    assert reply.text == "one"
+    assert [row.result for row in reply.tool_history] == ["1"]
+    assert runs.list() == [("r", "done")]
+    assert [m["role"] for m in reply.messages] == ["user", "assistant", "tool", "assistant"]
 
 
 @both

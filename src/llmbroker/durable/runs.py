@@ -33,23 +33,6 @@ from llmbroker.tools import ToolHistory, ToolLoop, ToolRow
 JSON: TypeAlias = dict[str, Any]
 
 
-class _Turn(msgspec.Struct):
-    """A note of messages: those since the note before; ``whole``: all of them, in place of those before."""
-
-    messages: list[JSON]
-    step: int = 0
-    spent: Spent | None = None
-    whole: bool = False
-
-
-class _Result(msgspec.Struct):
-    text: str
-    content: Any = None
-    error: str | None = None
-    duration: float | None = None
-    row: JSON = {}
-
-
 class _Done(msgspec.Struct):
     """How a run ended."""
 
@@ -62,6 +45,24 @@ class _Done(msgspec.Struct):
     sums: ToolLoop = ToolLoop()
     paused: Paused | None = None
     error: str | None = None
+
+
+class _Turn(msgspec.Struct):
+    """A note of messages: those since the note before; ``whole``: all of them, in place of those before."""
+
+    messages: list[JSON]
+    step: int = 0
+    spent: Spent | None = None
+    whole: bool = False
+    final: _Done | None = None
+
+
+class _Result(msgspec.Struct):
+    text: str
+    content: Any = None
+    error: str | None = None
+    duration: float | None = None
+    row: JSON = {}
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +95,7 @@ class _Recorder:
         self._clock = clock
         self.owner, self.row, notes = store.claim(run_id, clock())
         self._seq = max((note.seq for note in notes), default=0)
-        self.messages, self.step, self.spent = _messages(notes)
+        self.messages, self.step, self.spent, self.final = _messages(notes)
         self._written = len(self.messages)
         self._started = {note.call_id for note in notes if note.kind == "started"}
         self.results = {n.call_id: msgspec.json.decode(n.value, type=_Result) for n in notes if n.kind == "result"}
@@ -110,13 +111,14 @@ class _Recorder:
         note = Note(self._seq, kind, call_id, msgspec.json.encode(value))
         self._store.write(self.run_id, self.owner, self._clock(), [note])
 
-    async def replied(self, run: Run) -> None:
-        """Write the messages since the last turn."""
+    async def replied(self, run: Run, final: Any) -> None:
+        """Write the messages since the last turn; with the answer that ends the loop, how it ended."""
         spent = run.ledger.snapshot(run.port.now()) if run.ledger is not None else None
         whole = run.shortened or len(run.history) < self._written
         run.shortened = False
         new = list(run.history) if whole else run.history[self._written :]
-        await self._write(run, "messages", "", _Turn(new, run.step, spent, whole))
+        done = None if final is None else self.done(final, run.rows, run.tally.closed(len(run.rows), None))
+        await self._write(run, "messages", "", _Turn(new, run.step, spent, whole, done))
         self._written = len(run.history)
 
     async def started(self, run: Run, plan: Plan) -> None:
@@ -125,7 +127,11 @@ class _Recorder:
 
     async def finished(self, run: Run, plan: Plan) -> None:
         """Write a call's result."""
-        result = _Result(plan.text or "", plan.content, plan.error, plan.duration)
+        row = {
+            "round": run.step, "id": plan.call.id, "name": plan.call.name, "arguments": plan.written, "result": plan.text,
+            "error": plan.error, "repaired": plan.repaired, "duration": plan.duration,
+        }  # fmt: skip
+        result = _Result(plan.text or "", plan.content, plan.error, plan.duration, row)
         await self._write(run, "result", plan.call.id, result)
 
     async def _write(self, run: Run, kind: str, call_id: str, value: Any) -> None:
@@ -143,21 +149,32 @@ class _Recorder:
         plan.began = plan.call.id in self._started
         return False
 
+    def rows(self, rows: Any) -> list[JSON]:
+        """Return the rows of all lives: of calls that ended in an earlier one, then those of this."""
+        here = {row["id"] for row in rows}
+        return [r.row for name, r in self.results.items() if name not in here and r.row] + [dict(row) for row in rows]
+
+    def done(self, reply: Any, rows: Any, sums: ToolLoop) -> _Done:
+        """Return how the run ended."""
+        if not isinstance(reply, Reply):
+            return _Done(str(getattr(reply, "text", reply)))
+        return _Done(reply.text, reply.finish_reason, reply.model, reply.usage, reply.parsed, self.rows(rows), sums)
+
     def settle(self, status: str, done: _Done | None) -> None:
         """Write how it ended."""
         result = None if done is None else msgspec.json.encode(done, enc_hook=repr)
         self._store.settle(self.run_id, self.owner, self._clock(), status, result)
 
 
-def _messages(notes: list[Note]) -> tuple[list[JSON], int, Spent | None]:
+def _messages(notes: list[Note]) -> tuple[list[JSON], int, Spent | None, _Done | None]:
     messages: list[JSON] = []
-    step, spent = 0, None
+    step, spent, final = 0, None, None
     for note in notes:
         if note.kind == "messages":
             turn = msgspec.json.decode(note.value, type=_Turn)
             messages = turn.messages if turn.whole else [*messages, *turn.messages]
-            step, spent = max(step, turn.step), turn.spent or spent
-    return messages, step, spent
+            step, spent, final = max(step, turn.step), turn.spent or spent, turn.final
+    return messages, step, spent, final
 
 
 class Runs:
@@ -193,8 +210,8 @@ class Runs:
         """
         port_time = getattr(getattr(caller, "_io", None), "time", None) or _wall
         recorder = _Recorder(self._store, run_id, port_time)
-        if recorder.row.status == "done":
-            return _reply_of(recorder.row, recorder.messages)
+        if (known := self._known(recorder)) is not None:
+            return known
         begun = self._begun(recorder, messages, loop)
         try:
             reply = run_tool_loop(caller, begun, recorder=recorder, **loop)
@@ -207,8 +224,8 @@ class Runs:
         """Do what ``run`` does, awaited."""
         port_time = getattr(getattr(caller, "_io", None), "time", None) or _wall
         recorder = _Recorder(self._store, run_id, port_time)
-        if recorder.row.status == "done":
-            return _reply_of(recorder.row, recorder.messages)
+        if (known := self._known(recorder)) is not None:
+            return known
         begun = self._begun(recorder, messages, loop)
         try:
             reply = await arun_tool_loop(caller, begun, recorder=recorder, **loop)
@@ -216,6 +233,15 @@ class Runs:
             self._failed(recorder, error)
             raise
         return self._ended(recorder, reply)
+
+    def _known(self, recorder: _Recorder) -> Reply | None:
+        """Return the reply of a run that is done; also of one that died after its answer was written and before it was done."""
+        if recorder.row.status == "done":
+            return _reply_of(_done(recorder.row), recorder.messages)
+        if recorder.final is None:
+            return None
+        recorder.settle("done", recorder.final)
+        return _reply_of(recorder.final, recorder.messages)
 
     def _begun(self, recorder: _Recorder, messages: Any, loop: JSON) -> Any:
         """Return what the loop begins with; a new run is written down first."""
@@ -237,14 +263,11 @@ class Runs:
         if isinstance(reply, Paused):
             recorder.settle("paused", _Done(paused=reply))
             return reply
-        if isinstance(reply, Reply):
-            done = _Done(
-                reply.text, reply.finish_reason, reply.model, reply.usage, reply.parsed, [dict(r) for r in reply.tool_history],
-                reply.tool_loop,
-            )  # fmt: skip
-        else:
-            done = _Done(str(getattr(reply, "text", reply)))
+        sums = reply.tool_loop if isinstance(reply, Reply) else ToolLoop()
+        done = recorder.done(reply, reply.tool_history if isinstance(reply, Reply) else (), sums)
         recorder.settle("done", done)
+        if isinstance(reply, Reply):
+            return msgspec.structs.replace(reply, tool_history=ToolHistory(ToolRow(row) for row in done.rows))
         return reply
 
     def _failed(self, recorder: _Recorder, error: BaseException) -> None:
@@ -263,11 +286,11 @@ class Runs:
         row = self._store.row(run_id)
         if row is None:
             raise UnknownCallError(f"There is no run {run_id!r} in {self._store.store.where}.")
-        messages, step, _ = _messages(self._store.notes(run_id))
+        messages, step, _, _ = _messages(self._store.notes(run_id))
         done = _done(row)
         return RunState(
             id=row.id, status=row.status, began=row.began, changed=row.changed, messages=messages, step=step,
-            reply=_reply_of(row, messages) if row.status == "done" else None, paused=done.paused, error=done.error,
+            reply=_reply_of(done, messages) if row.status == "done" else None, paused=done.paused, error=done.error,
         )  # fmt: skip
 
     def list(self, status: str | None = None, limit: int = 100) -> list[tuple[str, str]]:
@@ -287,9 +310,8 @@ def _done(row: RunRow) -> _Done:
     return _Done() if row.result is None else msgspec.json.decode(row.result, type=_Done)
 
 
-def _reply_of(row: RunRow, messages: list[JSON]) -> Reply:
+def _reply_of(done: _Done, messages: list[JSON]) -> Reply:
     """Return the reply of a run that ended in an earlier process."""
-    done = _done(row)
     last = messages[-1] if messages and messages[-1].get("role") == "assistant" else {}
     return Reply(
         text=done.text, finish_reason=done.finish_reason, model=done.model, usage=done.usage, parsed=done.parsed,

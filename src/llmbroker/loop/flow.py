@@ -85,7 +85,7 @@ async def _step(run: Run) -> tuple[Any, bool]:
     if not turn.empty:
         run.history.append(turn.message)
         if run.recorder is not None:
-            await run.recorder.replied(run)
+            await run.recorder.replied(run, None if turn.goes_on or run.output is not None else reply)
     if not turn.goes_on:
         return reply, True
     if run.last:
@@ -106,7 +106,7 @@ async def _answer(run: Run, turn: Turn) -> None:
             run.watch.note(ready_event(run, plan))
         await run.watch.flush()
     if run.recorder is not None:
-        await run.recorder.replied(run)
+        await run.recorder.replied(run, None)
     if run.ledger is not None and run.ledger.budget.at_limit == "raise":
         may_go_on(run)
     goes_on = turn.finish not in ("content_filter", "refusal", "error") or turn.broken

@@ -48,8 +48,8 @@ class StepInfo(msgspec.Struct, frozen=True):
 class Recorder(Protocol):
     """Who writes a run down while it runs; each method returns when what it was told is safe."""
 
-    async def replied(self, run: Run) -> None:
-        """The model's turn stands in the history."""
+    async def replied(self, run: Run, final: Any) -> None:
+        """The model's turn stands in the history; ``final`` is the reply where it ends the loop, else None."""
 
     async def started(self, run: Run, plan: Plan) -> None:
         """A call begins now."""
