@@ -175,7 +175,7 @@ def speak():
 
 
 def script(model: str, tokens: int, rest: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SPEAK + rest, model, str(tokens)]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SPEAK + rest, model, str(tokens)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
