@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check fix tables docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-oracle bfcl-multi routing lock changelog clean need-shared
+.PHONY: help routing-bench planning-bench demo check fix tables docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-oracle bfcl-multi routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,12 @@ rows-bench: $(VENV)/.bench-stamp ## rows a second beside a thread pool over the 
 study: $(VENV)/.study-stamp ## run the example study on the model of this machine; writes what its page shows
 	rm -f examples/study/study.db*
 	$(BIN)/python examples/study/study.py
+
+routing-bench: $(VENV)/.stamp need-shared ## good answers, refusals, waste in a recorded workload, beside a peer and an oracle
+	$(BIN)/python benchmarks/routing/run.py $(SHARED) --seeds $(or $(N),20)
+
+planning-bench: $(VENV)/.stamp ## CPU of choosing among 5 to 200 models
+	$(BIN)/python benchmarks/planning.py
 
 soak: $(VENV)/.bench-stamp ## 10,000 calls, 1,000 cut streams, 1,000 timeouts: descriptors, threads, memory stay flat
 	$(BIN)/python benchmarks/soak.py $(N)

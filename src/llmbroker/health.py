@@ -74,10 +74,10 @@ class Illness(msgspec.Struct, frozen=True):
 
 
 RATE_LIMITED = Illness("rate_limited", 4.0, 120.0, beside=False)
-UNAVAILABLE = Illness("unavailable", 2.0, 20.0)
+UNAVAILABLE = Illness("unavailable", 2.0, 15.0)
 BROKEN = Illness("error", 2.0, 60.0)
 UNREACHABLE = Illness("unreachable", 1.0, 15.0)
-HANGING = Illness("timeout", 5.0, 60.0)
+HANGING = Illness("timeout", 5.0, 30.0)
 EMPTY = Illness("empty", 2.0, 60.0, beside=False)
 KEY_REFUSED = Illness("key_refused", 300.0, HOUR, queue=False)
 OUT_OF_CREDIT = Illness("out_of_credit", 900.0, 6 * HOUR, queue=False)
