@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import threading
@@ -315,12 +316,18 @@ async def lonely_server(seen: list[str]) -> asyncio.Server:
     """A provider that takes a request and never answers, but notes when its client leaves."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        seen.append("asked")
-        while await reader.read(65536):
-            pass
-        seen.append("left")
+        asked = False
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            seen.append("asked")
+            asked = True
+            while await reader.read(65536):
+                pass
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        if asked:
+            seen.append("left")
 
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
