@@ -13,27 +13,32 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from itertools import accumulate
 
-PRIOR = 6.0
+PRIOR = 2.0
 """How many ratings the weight of the model list is worth."""
 SHARED = 4.0
 """How many ratings of an operation the model's ratings in all operations together are worth."""
-FADE = 0.98
+FADE = 0.96
 """What is left of a rating's vote after each later one of the same kind."""
 REMEMBERED = 4096
 """Rated calls that can still be rated anew; also the most operations kept."""
+STALE = 0.99
+"""What is left of the certainty about a model after each later rating of another one in the same operation."""
 SAMPLES = 40
 TAIL = 1.25
 """A stopped attempt says something about attempts that may last so many times as long."""
 
 
 class _Votes:
-    __slots__ = ("count", "total")
+    __slots__ = ("at", "count", "total")
 
     def __init__(self) -> None:
         self.count = 0.0
         self.total = 0.0
+        self.at = 0.0
+        """How many ratings the operation had when this one came."""
 
     def add(self, score: float) -> None:
         self.count = self.count * FADE + 1.0
@@ -46,13 +51,14 @@ class _Votes:
 class Beliefs:
     """How good each model is thought to be, for each operation."""
 
-    __slots__ = ("_cache", "_models", "_operations", "_rated")
+    __slots__ = ("_cache", "_counts", "_models", "_operations", "_rated")
 
     def __init__(self) -> None:
         self._models: dict[str, _Votes] = {}
         self._operations: OrderedDict[tuple[str, str | None], _Votes] = OrderedDict()
         self._rated: OrderedDict[str, float] = OrderedDict()
         self._cache: dict[tuple[str, str | None], float] = {}
+        self._counts: OrderedDict[str | None, float] = OrderedDict()
 
     def quality(self, name: str, weight: float, operation: str | None) -> float:
         """Return the expected quality, 0 to 1."""
@@ -93,11 +99,29 @@ class Beliefs:
                 votes.add(score)
             else:
                 votes.change(score - before)
+        own.at = self._counts[operation] = self._counts.pop(operation, 0.0) + 1.0
+        if len(self._counts) > REMEMBERED:
+            self._counts.popitem(last=False)
         if call_id is not None:
             self._rated[call_id] = score
             if len(self._rated) > REMEMBERED:
                 self._rated.popitem(last=False)
         self._cache.clear()
+
+    def drawn(self, name: str, weight: float, operation: str | None, dice: Callable[[], float]) -> float:
+        """Return the quality, drawn from what is thought possible: who is little known, or was long ago, is tried now and then.
+
+        While nobody rates an operation it is the expected quality.
+        """
+        expected = self.quality(name, weight, operation)
+        total = self._counts.get(operation, 0.0)
+        if not total:
+            return expected
+        votes = self._operations.get((name, operation))
+        known = PRIOR + (votes.count * STALE ** (total - votes.at) if votes else 0.0)
+        spread = math.sqrt(max(expected * (1.0 - expected), 0.05) / known)
+        noise = 2.0 * (dice() + dice() + dice() - 1.5)
+        return min(1.0, max(0.0, expected + noise * spread))
 
     def count(self, name: str, operation: str | None = None) -> float:
         """Return how many ratings count for a model's operation, faded ones in part."""

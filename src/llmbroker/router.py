@@ -192,7 +192,7 @@ def plan(
             passed.append(Passed(member.name, "disabled"))
             continue
         found = _look(member, lanes, need, now, tried, barred)
-        quality = beliefs.quality(member.name, member.config.weight, need.operation)
+        quality = beliefs.drawn(member.name, member.config.weight, need.operation, dice)
         record = member.first if need.stream else member.latency
         if type(found) is Passed:
             passed.append(_valued(found, quality, record, now, left) if found.returns else found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -130,3 +131,34 @@ def test_a_cut_shorter_than_usual_teaches_nothing() -> None:
 
 def test_an_empty_record_rules_nothing_out() -> None:
     assert (Latency().quantile(0.95), Latency().chance(0.001)) == (0.0, 1.0)
+
+
+def test_a_better_model_that_nobody_rated_is_found_while_the_leader_is_only_good_enough() -> None:
+    dice = random.Random(3).random
+    beliefs = Beliefs()
+    truth = {"leader": 0.5, "better": 0.95}
+    weights = {"leader": 0.9, "better": 0.4}
+    chosen: list[str] = []
+    for _ in range(200):
+        best = max(truth, key=lambda name: beliefs.drawn(name, weights[name], "op", dice))
+        chosen.append(best)
+        beliefs.rate(best, "op", float(dice() < truth[best]))
+    assert chosen[-60:].count("better") >= 45
+
+
+def test_nothing_is_drawn_while_nobody_rates() -> None:
+    def never() -> float:
+        raise AssertionError("no dice are needed")
+
+    beliefs = Beliefs()
+    assert beliefs.drawn("a", 0.7, "op", never) == 0.7
+    beliefs.rate("a", "other", 0.1)
+    assert beliefs.drawn("a", 0.7, "op", never) == beliefs.quality("a", 0.7, "op")
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1)), max_size=100), st.floats(0, 0.999))
+def test_what_is_drawn_is_a_quality(ratings: list[tuple[str, float]], die: float) -> None:
+    beliefs = Beliefs()
+    for name, score in ratings:
+        beliefs.rate(name, "op", score)
+    assert 0.0 <= beliefs.drawn("a", 0.5, "op", lambda: die) <= 1.0

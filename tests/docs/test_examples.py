@@ -118,3 +118,11 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert dead == []
+
+
+def test_readme_and_index_lead_to_every_page() -> None:
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    index = (CHECKOUT / "docs" / "index.md").read_text(encoding="utf-8").splitlines()
+    pages = {page.stem for page in (CHECKOUT / "docs").glob("*.md")} - {"index"}
+    assert pages - set(index) == set()
+    assert {page for page in pages if f"(docs/{page}.md)" not in readme} == set()

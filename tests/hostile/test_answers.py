@@ -206,9 +206,21 @@ def test_an_event_of_an_incomplete_response_needs_no_status_inside(way: str) -> 
 @pytest.mark.parametrize("pieces", [None, 1])
 @pytest.mark.parametrize("way", ["streamed", "astreamed", "whole", "awhole"])
 def test_a_fault_in_the_last_event_is_not_lost_behind_the_end(way: str, pieces: int | None) -> None:
-    data = b"".join(stream(made_reply("Hello"), "anthropic")).replace(b'"text":"Hello"', b'"text":{"a":1}')
+    data = b"".join(stream(made_reply("Hello"), "anthropic"))
+    # A block of a kind that nobody knows is put together at the very end, and this one cannot be.
+    data = data.replace(b'"text":"Hello"', b'"text":{"a":1}').replace(
+        b'"content_block":{"type":"text"', b'"content_block":{"type":"x"'
+    )
     answer = Answer(headers={"content-type": "text/event-stream"}, body=data, pieces=pieces)
     assert isinstance(ask(way, "anthropic", answer), LLMBrokerError)
+
+
+@pytest.mark.parametrize("way", ["streamed", "astreamed", "whole"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_stream_that_ends_inside_bottomless_json_is_a_typed_error(dialect: str, way: str) -> None:
+    body = (b"" if DIALECTS[dialect].framing == "ndjson" else b"data: ") + b"[" * 100_000
+    headers = {"content-type": content_type(dialect, stream=True)}
+    assert isinstance(ask(way, dialect, Answer(headers=headers, body=body)), LLMBrokerError)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

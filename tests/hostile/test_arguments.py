@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
 from tests.hostile.values import SURROGATE, TOOL, USER, VALUES, arguments_with, endless, messages_with, nested
 
@@ -184,6 +185,20 @@ def test_the_place_of_the_fault_is_named(dialect: str, arguments: dict[str, Any]
     with pytest.raises(InvalidRequestError) as caught:
         client(dialect).chat("hi", **arguments)
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize("fault", [TypeError("x"), KeyError("x"), AttributeError("x"), RecursionError("x"), ValueError("x")])
+def test_whatever_goes_wrong_in_writing_a_request_is_the_callers_error_and_nothing_is_sent(fault: Exception) -> None:
+    def encode(*_: Any) -> Any:
+        raise fault
+
+    caller = client()
+    caller._deployment.dialect = msgspec.structs.replace(caller._deployment.dialect, encode=encode)
+    for call in (caller.chat, lambda text: list(caller.stream(text))):
+        with pytest.raises(InvalidRequestError) as caught:
+            call("hi")
+        assert caught.value.__cause__ is fault
+        assert (caught.value.provider, caught.value.model) == ("openai-compatible", "m")
 
 
 def test_numbers_as_keys_become_text_as_json_writers_do_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,6 +143,8 @@ def test_C12_C14_no_name_poisons_the_history(loop: Face, name: Any) -> None:
     assert results(reply.messages)[0].startswith("Unknown tool ")
     assert len(results(reply.messages)[0]) < 400
     assert validate(reply.messages) == []
+    names = [c["function"]["name"] for m in reply.messages for c in m.get("tool_calls") or ()]
+    assert len(names) == 1 and re.fullmatch("[a-zA-Z0-9_-]{1,64}", names[0])
 
 
 # -- foreign replies -------------------------------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ WAYS: dict[str, tuple[list[JSON], list[tuple[str, Any]]]] = {
         TWO,
     ),
     "every-call-on-index-0": ([calls(tool(0, "a", W, P)), calls(tool(0, "b", W, R))], TWO),
+    "every-call-on-index-0-without-arguments": ([calls(tool(0, "a", W, "")), calls(tool(0, "b", W, ""))], [(W, {}), (W, {})]),
     "every-call-on-index-0-in-pieces": (
         [
             calls(tool(0, "a", W, P[:5])),
