@@ -136,12 +136,13 @@ class Latency:
     the record did not expect so long, else as nothing.
     """
 
-    __slots__ = ("_curve", "_lasted", "_order", "_runs", "_sorted", "_weights", "missed", "missed_at")
+    __slots__ = ("_answers", "_curve", "_lasted", "_order", "_runs", "_sorted", "_weights", "missed", "missed_at")
 
     def __init__(self) -> None:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
         self._runs: deque[tuple[float, bool]] = deque(maxlen=SAMPLES)
+        self._answers: list[float] = []  # times of the answered runs, sorted
         self._curve: tuple[list[float], list[float]] | None = None
         self._lasted: list[float] = []
         self._weights: list[float] = []
@@ -156,9 +157,17 @@ class Latency:
     def add(self, seconds: float) -> None:
         """Take the time of an answer."""
         self.missed = 0.0
-        self._runs.append((seconds, True))
-        self._curve = None
+        self._run(seconds, answered=True)
         self._add(seconds)
+
+    def _run(self, seconds: float, *, answered: bool) -> None:
+        runs, answers = self._runs, self._answers
+        if len(runs) == SAMPLES and runs[0][1]:
+            del answers[bisect_left(answers, runs[0][0])]
+        runs.append((seconds, answered))
+        if answered:
+            insort(answers, seconds)
+        self._curve = None
 
     def _add(self, seconds: float) -> None:
         order, ranked = self._order, self._sorted
@@ -178,8 +187,7 @@ class Latency:
     def stopped(self, seconds: float, now: float = 0.0) -> None:
         """Take an attempt that was stopped after that many seconds, for whatever reason: the answer would have come later."""
         if seconds >= 0.5 * self.quantile(0.25) and seconds > 0.0:
-            self._runs.append((seconds, False))
-            self._curve = None
+            self._run(seconds, answered=False)
 
     def _lasting(self) -> tuple[list[float], list[float]]:
         """Return times of answers and the share of attempts that last longer than each (Kaplan and Meier's estimate)."""
@@ -206,8 +214,9 @@ class Latency:
         One answer in time is added to what was seen of attempts that were given about as long (longer ones count more): a model
         of which little is known shall show more.
         """
-        if not self._runs:
-            return 1.0
+        answers = self._answers
+        if len(answers) == len(self._runs) and (not answers or seconds >= answers[-1]):
+            return 1.0  # nothing was stopped and nothing took longer: the curve would say so too
         times, shares = self._lasting()
         index = bisect_right(times, seconds) - 1
         longer = len(self._lasted) - bisect_left(self._lasted, seconds / TAIL)
@@ -217,6 +226,7 @@ class Latency:
     def forgive(self, longer: float) -> None:
         """Forget attempts that were stopped after more than that: they met an incident, which is over, not the usual time."""
         self._runs = deque((run for run in self._runs if run[1] or run[0] < longer), maxlen=SAMPLES)
+        self._answers = sorted(run[0] for run in self._runs if run[1])
         self._order = deque(seconds for seconds in self._order if seconds < longer)
         self._sorted = sorted(self._order)
         self._curve = None
@@ -227,13 +237,18 @@ class Latency:
         if not self._runs:
             return 0.0
         half = self.remaining(0.0)
-        return half if half < math.inf else self._lasted[-1]
+        return half if half < math.inf else max(run[0] for run in self._runs)
 
     def remaining(self, elapsed: float) -> float:
         """Return how much longer an attempt will probably (one in two) take that has lasted so long; infinity if unknown."""
-        times, shares = self._lasting()
-        if not times or elapsed >= times[-1]:
+        answers = self._answers
+        if not answers or elapsed >= answers[-1]:
             return math.inf
+        if len(answers) == len(self._runs):
+            # Nothing was stopped: the middle of those that lasted longer.
+            lasted = bisect_right(answers, elapsed)
+            return max(answers[(len(answers) + lasted + 1) // 2 - 1] - elapsed, 0.0)
+        times, shares = self._lasting()
         index = bisect_right(times, elapsed) - 1
         half = (shares[index] if index >= 0 else 1.0) / 2.0
         for at in range(max(index, 0), len(times)):
