@@ -257,6 +257,7 @@ def test_a_loop_that_is_cancelled_at_any_moment_leaves_nothing_and_goes_on(how: 
     assert broken > 3
 
 
+@pytest.mark.slow  # counts the descriptors of the process: wants a process of its own
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_loop_over_sockets_that_is_cancelled_at_any_moment_leaves_no_socket(host: str) -> None:
     with Server(echo) as server:
