@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from llmbroker import plugs
+
 if TYPE_CHECKING:
     from llmbroker.broker import (
         AsyncBroker,
@@ -340,6 +342,14 @@ __all__ = [
     "tool_calls",
     "validate",
 ]
+
+
+def _loops() -> Any:
+    """Import the room of the loop; a broker's ``run`` gets it here, since rooms do not import what stands above them."""
+    return import_module("llmbroker.loop")
+
+
+plugs.loops = _loops
 
 
 def __getattr__(name: str) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
 from llmbroker.broker.caller import Caller, picked
 from llmbroker.broker.engine import request_of
+from llmbroker.broker.loops import LoopStream, given, loops
 from llmbroker.broker.replies import PooledReply
 from llmbroker.broker.states import Snapshot
 from llmbroker.broker.streams import PooledStream
@@ -128,6 +129,54 @@ class Broker(Caller):
         request = request_of(prompt, messages, tools, tool_choice, response_format, params, stream=True)
         options = {"operation": operation, "trace_id": trace_id, "wait": wait, "fastest_of": fastest_of}
         return PooledStream(self._io, self._engine.source(request, params, self._scope, options))
+
+    def run(
+        self,
+        messages: Any,
+        *,
+        tools: Sequence[Any] | None = None,
+        dispatch: Mapping[str, Callable[..., Any]] | None = None,
+        max_steps: int = 8,
+        max_repeats: int | None = None,
+        max_concurrency: int = 8,
+        result_limit: int | None = 100_000,
+        keep_tool_choice: bool = False,
+        transcript: Any = None,
+        budget: Any = None,
+        approve: Any = None,
+        answers: Sequence[Any] | None = None,
+        stop_when: Any = None,
+        prepare_step: Any = None,
+        output: Any = None,
+        compaction: Any = None,
+        tool_choice: Any = None,
+        response_format: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        operation: str | None = None,
+        trace_id: str | None = None,
+        wait: float | None = None,
+        fastest_of: int | None = None,
+    ) -> LoopStream:
+        """Run a tool loop and see what happens: iterate the result for events; afterwards ``reply`` is the reply.
+
+        The arguments up to ``compaction`` are those of ``llmbroker.run_tool_loop``, the others those of ``chat``, for every
+        model call of the loop: a scoped broker runs it as its user, with rows of that scope, and ``trace_id`` groups them.
+        Leaving early stops everything.
+
+        Raises:
+            InvalidRequestError: an argument is wrong; nothing was sent.
+            LLMBrokerError: while it is read, what ``run_tool_loop`` raises, with everything that happened.
+        """
+        chat = given(
+            tool_choice=tool_choice, response_format=response_format, params=params, operation=operation, trace_id=trace_id,
+            wait=wait, fastest_of=fastest_of,
+        )  # fmt: skip
+        return loops().stream_tool_loop(
+            self, messages, tools=tools, dispatch=dispatch, max_steps=max_steps, max_repeats=max_repeats,
+            max_concurrency=max_concurrency, result_limit=result_limit, keep_tool_choice=keep_tool_choice,
+            transcript=transcript, budget=budget, approve=approve, answers=answers, stop_when=stop_when,
+            prepare_step=prepare_step, output=output, compaction=compaction, **chat,
+        )  # fmt: skip
 
     def direct(self, alias: str | None = None, *, name: str | None = None) -> DirectClient:
         """Return a client of one model that you choose: no failover, no row; errors reach you.
