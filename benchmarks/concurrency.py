@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import llmbroker
+from llmbroker.journal import Journal, open_store
 from llmbroker.transports.aio import AsyncIO
 from llmbroker.transports.blocking import BlockingIO
 
@@ -133,21 +134,32 @@ def calls(count: int, seconds: float) -> int:
     return int(ratio > MOST_RATIO)
 
 
+def forgotten(journal: Journal) -> Journal:
+    """Let the store forget who rests: a new broker would begin with what the last one found out."""
+    store = journal.store
+    assert store is not None
+    for name in store.states("rest:"):
+        store.set_state(name, None)
+    return journal
+
+
 def plainly(pool: list[llmbroker.LLMConfig], where: Path, rounds: int) -> None:
-    """Fail over in each round: a new broker does not know yet who refuses; the connections stay warm."""
-    port = BlockingIO()
+    """Fail over in each round: a new broker does not know yet who refuses; connections and journal stay open."""
+    port, journal = BlockingIO(), Journal(open_store(where))
     for _ in range(rounds):
-        reply = llmbroker.Broker(pool=pool, journal=where, io=port).ask("?")
-        assert len(reply.attempts) == len(pool)
+        reply = llmbroker.Broker(pool=pool, journal=forgotten(journal), io=port).ask("?")
+        assert len(reply.attempts) == len(pool), reply.explain()
+    journal.close()
     port.close()
 
 
 async def awaited(pool: list[llmbroker.LLMConfig], where: Path, rounds: int) -> None:
     """The same over asyncio."""
-    port = AsyncIO()
+    port, journal = AsyncIO(), Journal(open_store(where))
     for _ in range(rounds):
-        reply = await llmbroker.AsyncBroker(pool=pool, journal=where, io=port).ask("?")
-        assert len(reply.attempts) == len(pool)
+        reply = await llmbroker.AsyncBroker(pool=pool, journal=forgotten(journal), io=port).ask("?")
+        assert len(reply.attempts) == len(pool), reply.explain()
+    journal.close()
     await port.aclose()
 
 
