@@ -161,7 +161,22 @@ class Home:
         self.lines: weakref.WeakSet[Line] = weakref.WeakSet()
         self.lookups: dict[tuple[str, int], tuple[float, asyncio.Future[list[Any]]]] = {}
         self.gate: asyncio.Semaphore | None = None
-        self.keeper: AsyncGenerator[None, None] | None = None
+        self._keeper: AsyncGenerator[None, None] | None = None
+
+    async def take(self, line: Line) -> None:
+        """Count a new connection among those to close with the loop."""
+        if self._keeper is None:
+            self._keeper = _keep(self)
+            await self._keeper.__anext__()
+        self.lines.add(line)
+
+    async def leave(self) -> None:
+        """Cut every idle connection; where none is in use, nothing of the port is left on the loop, not even the keeper."""
+        self.close_idle()
+        keeper = self._keeper
+        if keeper is not None and all(line.ended for line in self.lines):
+            self._keeper = None
+            await keeper.aclose()
 
     def close_idle(self) -> None:
         """Cut every idle connection."""
@@ -177,7 +192,7 @@ class Home:
             line.cut()
 
 
-async def keep(home: Home) -> AsyncGenerator[None, None]:
+async def _keep(home: Home) -> AsyncGenerator[None, None]:
     """Wait for the loop's end: a loop that shuts down closes its suspended generators, and this one then closes the home."""
     try:
         yield
@@ -200,7 +215,7 @@ async def connect(
     try:
         async with asyncio.timeout(max(0.0, end - monotonic())):
             line = await _open(asyncio.get_running_loop(), home, target, verify)
-            home.lines.add(line)
+            await home.take(line)
             return line
     except (OSError, UnicodeError) as error:
         if isinstance(error, LLMBrokerError):

@@ -30,7 +30,7 @@ from llmbroker import io
 from llmbroker.errors import LLMBrokerError
 from llmbroker.transports import _http1 as http1
 from llmbroker.transports import _target
-from llmbroker.transports._lines import AsyncSignal, Home, Line, connect, enter, in_worker, is_async, keep, note
+from llmbroker.transports._lines import AsyncSignal, Home, Line, connect, enter, in_worker, is_async, note
 from llmbroker.transports._loop import awaited
 from llmbroker.transports._threads import Workers
 from llmbroker.wire import HTTPReply, HTTPRequest
@@ -124,7 +124,7 @@ class AsyncIO:
             raise _target.timed_out(target, sent=False)
         message = _target.message(target, request)
         loop = asyncio.get_running_loop()
-        home = self._homes.get(loop) or await self._settle(loop)
+        home = self._homes.get(loop) or self._settle(loop)
         if home.gate is not None:
             await enter(home.gate, target, deadline)
         try:
@@ -174,15 +174,13 @@ class AsyncIO:
 
     # -- connections --
 
-    async def _settle(self, loop: asyncio.AbstractEventLoop) -> Home:
+    def _settle(self, loop: asyncio.AbstractEventLoop) -> Home:
         """Make the set of connections of this loop; drop those of loops that are closed."""
         for other in [other for other in self._homes if other.is_closed()]:
             self._homes.pop(other).close()
         home = self._homes[loop] = Home(self._workers)
         if self._limit is not None:
             home.gate = asyncio.Semaphore(self._limit)
-        home.keeper = keep(home)
-        await home.keeper.__anext__()
         return home
 
     def _reuse(self, home: Home, target: _target.Target) -> Line | None:
@@ -268,7 +266,7 @@ class AsyncIO:
         """Close this loop's idle connections and the idle threads. The port stays usable."""
         home = self._homes.get(asyncio.get_running_loop())
         if home is not None:
-            home.close_idle()
+            await home.leave()
             await asyncio.sleep(0)  # the transports close their sockets in the loop's next round
         self._workers.close()
 
