@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help routing-bench planning-bench demo check fix tables docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-oracle bfcl-multi routing lock changelog clean need-shared
+.PHONY: help routing-bench planning-bench demo check fix tables prices docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-oracle bfcl-multi routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,10 @@ fix: $(VENV)/.stamp ## format, mend what lint can mend, write the generated page
 
 tables: $(VENV)/.stamp ## write the generated pages anew
 	$(BIN)/python docs/generate.py
+
+prices: $(VENV)/.stamp ## write the packaged price list anew from the newest genai-prices
+	$(BIN)/python -m pip install --quiet --upgrade genai-prices
+	$(BIN)/python docs/generate_prices.py
 
 docs: $(VENV)/.docs-stamp ## build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

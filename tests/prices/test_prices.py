@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,23 +140,43 @@ def test_a_listed_cost_is_what_the_list_s_own_sum_says(
     assert ours == pytest.approx(float(theirs.total_price), abs=1e-12)
 
 
-def test_nothing_is_fetched_and_a_missing_list_breaks_nothing() -> None:
+def run(code: str) -> list[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_nothing_is_fetched_and_no_other_package_is_needed() -> None:
     code = """
 import socket, sys
 def refuse(*a, **k): raise AssertionError("network")
 socket.socket.connect = refuse
 socket.getaddrinfo = refuse
-if len(sys.argv) > 1: sys.modules["genai_prices"] = None
+sys.modules["genai_prices"] = None
 from llmbroker import prices
 from llmbroker.exchange import Usage
 from datetime import datetime, UTC
 prices.load()
 print(prices.cost(Usage(1000000, 0), at=datetime(2026, 10, 1, tzinfo=UTC), model="claude-opus-5", provider="anthropic"))
-print("genai_prices.data" in sys.modules)
+print("pydantic" in sys.modules)
 """
-    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    missing = subprocess.run([sys.executable, "-c", code, "x"], capture_output=True, text=True, check=True).stdout.split()
-    assert (listed, missing) == (["5.0", "True"], ["None", "False"])
+    assert run(code) == ["5.0", "False"]
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"[]", b'{"source": 1}'], ids=["no file", "empty", "another shape", "a wrong type"]
+)
+def test_a_list_that_cannot_be_read_breaks_nothing(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "prices.json"
+    if content is not None:
+        file.write_bytes(content)
+    code = f"""
+from pathlib import Path
+from llmbroker.prices import listed
+from llmbroker import prices
+listed.FILE = Path({str(file)!r})
+prices.load()
+print(prices.price_of("claude-opus-5", provider="anthropic"))
+"""
+    assert run(code) == ["None"]
 
 
 @pytest.mark.parametrize("url", [None, "http://127.0.0.1:8080/v1", "http://localhost:1/v1", "http://[::1]:1/v1"])
@@ -163,13 +184,10 @@ def test_a_server_of_this_machine_is_looked_for_in_no_list(url: str | None) -> N
     code = f"""
 import sys
 from llmbroker import prices
-print(prices.price_of("m", base_url={url!r}), "genai_prices" in sys.modules)
+print(prices.price_of("m", base_url={url!r}), "llmbroker.prices.listed" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["None", "False"]
+    assert run(code) == ["None", "False"]
 
 
 def test_importing_prices_does_not_load_the_list() -> None:
-    code = "import llmbroker.prices, sys; print('genai_prices' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert run("import llmbroker.prices, sys; print('llmbroker.prices.listed' in sys.modules)") == ["False"]
