@@ -24,8 +24,8 @@ class Row:
 
     __slots__ = ("first", "id", "lane", "number", "retry_of", "started", "wall")
 
-    def __init__(self, lane: Lane, number: int, retry_of: str | None, started: float, wall: float) -> None:
-        self.id = new_id()
+    def __init__(self, id_: str, lane: Lane, number: int, retry_of: str | None, started: float, wall: float) -> None:
+        self.id = id_
         self.lane = lane
         self.number = number
         self.retry_of = retry_of
@@ -104,9 +104,9 @@ class Core:
     def begin(self, ask: Ask, lane: Lane) -> Row:
         """Open the row of an attempt that starts now."""
         before = ask.last_id.get(id(lane))
-        row = Row(lane, next(ask.numbers), before, self.port.now(), self.port.time())
-        if row.number == 1:
-            row.id = ask.group_id  # a group bears the id of its first attempt
+        number = next(ask.numbers)
+        # A group bears the id of its first attempt.
+        row = Row(ask.group_id if number == 1 else new_id(), lane, number, before, self.port.now(), self.port.time())
         ask.last_id[id(lane)] = row.id
         return row
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import marshal
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -49,6 +50,20 @@ class ToolSet(list[JSON]):
     """
 
     def __init__(self, tools: Sequence[Any]) -> None:
+        read = _read_before(tools)
+        self.specs: tuple[ToolSpec, ...] = read.specs
+        self.by_name: Mapping[str, ToolSpec] = read.by_name
+        self.renamed: Mapping[str, str] = read.renamed
+        self.encoded: dict[str, msgspec.Raw] = read.encoded
+        super().__init__(tools)
+
+
+class _Read:
+    """What a list of declarations says; made of this library's own values, so that several sets may share it."""
+
+    __slots__ = ("by_name", "encoded", "renamed", "specs")
+
+    def __init__(self, tools: Sequence[Any]) -> None:
         specs = [_tool_spec(tool, index) for index, tool in enumerate(tools)]
         self.by_name: dict[str, ToolSpec] = {}
         self.renamed: dict[str, str] = {}
@@ -63,9 +78,32 @@ class ToolSet(list[JSON]):
                 taken.add(name)
                 self.renamed[name] = spec.declared
                 specs[index] = self.by_name[spec.declared] = msgspec.structs.replace(spec, name=name)
-        self.specs: tuple[ToolSpec, ...] = tuple(specs)
+        self.specs = tuple(specs)
         self.encoded: dict[str, msgspec.Raw] = {}
-        super().__init__(tools)
+
+
+MOST_READ = 64
+"""Lists of declarations that are remembered."""
+_READ: dict[bytes, _Read] = {}
+
+
+def _read_before(tools: Sequence[Any]) -> _Read:
+    """Return what a list of declarations says; the same list, word for word, is read once.
+
+    An agent declares the same tools call after call. Its list is known again by all that it holds: ``marshal`` writes plain
+    dicts, lists and scalars exactly (1, 1.0 and True differ) and refuses everything else, which is then read each time.
+    """
+    try:
+        key = marshal.dumps(tools if type(tools) is list else list(tools), 0)
+    except ValueError:
+        return _Read(tools)
+    known = _READ.get(key)
+    if known is None:
+        known = _Read(tools)
+        if len(_READ) >= MOST_READ:
+            _READ.clear()
+        _READ[key] = known
+    return known
 
 
 def _candidates(name: str) -> Iterator[str]:
@@ -123,7 +161,7 @@ def tool_set(tools: Sequence[Any] | None) -> ToolSet | None:
     """
     if tools is None or isinstance(tools, ToolSet):
         return tools or None
-    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
+    if type(tools) is not list and (isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence)):
         raise InvalidRequestError(f"tools is a list of tools, not {type(tools).__name__}.", argument="tools")
     return ToolSet(tools) if tools else None
 

@@ -311,7 +311,7 @@ def relaxed(parameters: JSON) -> JSON:
     if _forces(parameters.get("tool_choice")):
         out = {**out, "tool_choice": "auto"}
     inner = parameters.get("params")
-    if isinstance(inner, Mapping) and _forces(inner.get("tool_choice")):
+    if inner is not None and isinstance(inner, Mapping) and _forces(inner.get("tool_choice")):
         out = {**out, "params": {**inner, "tool_choice": "auto"}}
     return out
 
@@ -321,4 +321,4 @@ def _forces(choice: Any) -> bool:
 
 
 def _member(source: Any, name: str) -> Any:
-    return source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+    return getattr(source, name, None) if isinstance(source, Reply) or not isinstance(source, Mapping) else source.get(name)

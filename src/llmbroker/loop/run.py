@@ -155,7 +155,8 @@ class Run:
         self.used = used_ids(self.history)
         self.seen: dict[tuple[str, str, str], int] = {}
         self._further(options, messages)
-        self.publish()
+        if self.transcript is not None:
+            self.publish()
 
     def _further(self, options: Options, messages: Any) -> None:
         """Set what a plain loop does without; its class has the values of one that asks for nothing."""

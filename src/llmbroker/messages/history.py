@@ -82,6 +82,8 @@ class History(list[JSON]):
     def __init__(self, messages: Any = ()) -> None:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        elif type(messages) is list:
+            pass
         elif isinstance(messages, Mapping):
             messages = [messages]
         elif isinstance(messages, (bytes, bytearray)) or not isinstance(messages, Iterable):
@@ -111,7 +113,7 @@ class History(list[JSON]):
         self._read_count = len(self)
 
     def _take(self, message: Any, where: str) -> None:
-        if not isinstance(message, Mapping):
+        if type(message) is not dict and not isinstance(message, Mapping):
             raise InvalidRequestError(f"A message is a mapping, not {type(message).__name__}.", argument=where)
         given = message.get("role")
         role = ROLES.get(given) if isinstance(given, str) else None

@@ -30,6 +30,10 @@ _CACHED = (
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 
 
+_SELDOM = frozenset({*_CACHED, *_WRITTEN})
+"""Names outside the details, which most servers do not use."""
+
+
 def _count(value: Any) -> int | None:
     if type(value) is int:
         return value if value >= 0 else None
@@ -62,11 +66,12 @@ def read_usage(usage: JSON) -> Usage | None:
     total = _count(usage.get("total_tokens"))
     of_input, of_output = _details(usage, _INPUT_DETAILS), _details(usage, _OUTPUT_DETAILS)
     cached = _count(of_input.get("cached_tokens"))
-    if cached is None:
-        cached = _first(usage, _CACHED)
-    written = _first(of_input, _WRITTEN)
-    if written is None:
-        written = _first(usage, _WRITTEN)
+    written = _first(of_input, _WRITTEN) if of_input else None
+    if not usage.keys().isdisjoint(_SELDOM):
+        if cached is None:
+            cached = _first(usage, _CACHED)
+        if written is None:
+            written = _first(usage, _WRITTEN)
     reasoning = _count(of_output.get("reasoning_tokens"))
     if reasoning is None:
         reasoning = _count(usage.get("reasoning_tokens"))

@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from llmbroker.exchange import Usage
+
 MOST_TOKENS = 1 << 53
 """A count beyond is no count."""
 
@@ -115,6 +117,12 @@ class Tally:
 
     def add(self, usage: Any) -> None:
         """Count the usage of one answer, ours or of any shape that names tokens."""
+        if type(usage) is Usage and type(usage.input_tokens) is type(usage.output_tokens) is int:
+            self.sent = _sum(self.sent, usage.input_tokens)
+            self.rec = _sum(self.rec, usage.output_tokens)
+            self.reasoning = _sum(self.reasoning, usage.reasoning_tokens)
+            self.cached = _sum(self.cached, usage.cached_input_tokens)
+            return
         sent = _tokens(usage, "input_tokens", "prompt_tokens")
         rec = _tokens(usage, "output_tokens", "completion_tokens")
         if sent is None and rec is None:

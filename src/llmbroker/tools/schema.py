@@ -37,6 +37,8 @@ class Checked(msgspec.Struct, frozen=True):
 
 def check_arguments(value: JSON, schema: Mapping[str, Any]) -> Checked:
     """Check the arguments of a call. Neither value nor schema is changed; a repaired value is a new one."""
+    if plainly_fits(value, schema):
+        return Checked(value)
     made, problems = _Check(schema).visit(value, schema, "")
     if not problems:
         return Checked(made, made is not value)
@@ -49,6 +51,30 @@ def check_arguments(value: JSON, schema: Mapping[str, Any]) -> Checked:
     if len(problems) > MOST_PROBLEMS:
         shown.append(f"and {len(problems) - MOST_PROBLEMS} more problems.")
     return Checked(value, False, tuple(shown))
+
+
+_EXACT = {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
+_BARE = frozenset({"type", "title", "description", "default", "examples"})
+_BARE_OBJECT = _BARE | {"properties", "required", "additionalProperties"}
+
+
+def plainly_fits(value: JSON, schema: Mapping[str, Any]) -> bool:
+    """Whether arguments fit as they are, where that can be seen at a glance: scalars of the very types that are declared.
+
+    Most calls are such; whatever else the schema says of them, or where anything is amiss, the whole check decides.
+    """
+    properties = schema.get("properties")
+    if type(properties) is not dict or schema.get("type") != "object" or not schema.keys() <= _BARE_OBJECT:
+        return False
+    for name, item in value.items():
+        wanted = properties.get(name)
+        if type(wanted) is not dict or not wanted.keys() <= _BARE:
+            return False
+        kind_of = wanted.get("type")
+        if type(kind_of) is not str or type(item) is not _EXACT.get(kind_of):
+            return False
+    required = schema.get("required")
+    return required is None or (type(required) is list and all(type(name) is str and name in value for name in required))
 
 
 def check_value(value: Any, schema: Mapping[str, Any]) -> tuple[Any, list[str]]:

@@ -144,10 +144,13 @@ def _finish(given: Any, has_calls: bool) -> str:
 
 
 def _calls(given: Any, used: set[str]) -> tuple[list[Call], list[JSON]]:
-    if isinstance(given, Mapping):
-        given = [given]
-    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+    if given is None:
         return [], []
+    if type(given) is not list:
+        if isinstance(given, Mapping):
+            given = [given]
+        elif not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+            return [], []
     calls: list[Call] = []
     written: list[JSON] = []
     for raw in given:
@@ -163,7 +166,7 @@ def _calls(given: Any, used: set[str]) -> tuple[list[Call], list[JSON]]:
         used.add(identity)
         call = Call(identity, whole(name), _get(where, "arguments", "parameters"))
         calls.append(call)
-        kept = dict(raw) if isinstance(raw, Mapping) else {}
+        kept = dict(raw) if type(raw) is dict or isinstance(raw, Mapping) else {}
         for key in ("name", "arguments", "parameters"):
             kept.pop(key, None)
         written.append({**kept, "id": identity, "type": "function", "function": {"name": name, "arguments": call.arguments}})
@@ -173,7 +176,10 @@ def _calls(given: Any, used: set[str]) -> tuple[list[Call], list[JSON]]:
 def _get(source: Any, *names: str) -> Any:
     """Return the first of these members of a mapping or attributes of an object that is there, else None."""
     for name in names:
-        value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+        if type(source) is dict or isinstance(source, Mapping):
+            value = source.get(name)
+        else:
+            value = getattr(source, name, None)
         if value is not None:
             return value
     return None
