@@ -16,6 +16,7 @@ from llmbroker.health import HEALED, HOUR, RATE_LIMITED, Health, Illness
 from llmbroker.learning import Latency
 from llmbroker.limits import Cap
 from llmbroker.providers.base import Deployment
+from llmbroker.providers.meters import Kind, meters
 from llmbroker.quotas import Quota
 
 UNKNOWN_NORMAL = 60.0
@@ -25,13 +26,15 @@ UNKNOWN_NORMAL = 60.0
 class Key:
     """One credential at one provider, with what all its models share."""
 
-    __slots__ = ("cap", "health", "mark", "members", "quota", "running", "source")
+    __slots__ = ("cap", "health", "mark", "members", "quota", "refs", "running", "source")
 
     def __init__(self, source: str) -> None:
         self.source = source
         """Where it was found, never what it is."""
         self.mark = ""
         """What it is called where other processes of the same store read it: a hash."""
+        self.refs: frozenset[str] = frozenset()
+        """The names under which it was found."""
         self.members: list[Member] = []
         self.health = Health()
         self.quota = Quota()
@@ -121,6 +124,21 @@ class Lane:
         size = need.size() if need is not None else 0
         return max(self.quota.opens(now, size), self.key.quota.opens(now, size))
 
+    def why(self, now: float, need: Need | None = None) -> str:
+        """Return the provider's statement that holds it back until ``fits_at``, in words; "" if it is only learnt."""
+        size = need.size() if need is not None else 0
+        return max((self.quota, self.key.quota), key=lambda quota: quota.opens(now, size)).why(now, size)
+
+    def stated(self, now: float) -> list[tuple[str, Kind, float, float | None, float | None]]:
+        """Return the windows that its provider states: name, kind, what is left, the limit, when it resets."""
+        found: dict[str, tuple[str, Kind, float, float | None, float | None]] = {}
+        for gauges in (self.quota.gauges, self.key.quota.gauges):
+            if gauges is not None and gauges.sure:
+                for one in gauges.shown(now):
+                    if one[0] not in found or one[2] < found[one[0]][2]:
+                        found[one[0]] = one
+        return list(found.values())
+
     def ill(self, now: float) -> Health | None:
         """Return the illness that ends last, or None if it is well or only busy."""
         worst: Health | None = None
@@ -209,7 +227,7 @@ class Lane:
 class Lease:
     """A slot of a lane, held by one attempt."""
 
-    __slots__ = ("_trials", "lane", "of_key", "of_lane", "released", "size", "started")
+    __slots__ = ("_trials", "headers", "lane", "of_key", "of_lane", "released", "size", "started")
 
     def __init__(self, lane: Lane, now: float, need: Need | None = None) -> None:
         self.lane = lane
@@ -217,6 +235,8 @@ class Lease:
         self.of_lane = lane.quota.send(now, self.size)
         self.of_key = lane.key.quota.send(now, self.size)
         self.started = now
+        self.headers: Mapping[str, str] | None = None
+        """Of its good reply."""
         self.released = False
         member, key = lane.member, lane.key
         member.running += 1
@@ -228,6 +248,22 @@ class Lease:
                 health.trials += 1
                 health.trial_at = now
             self._trials = tuple((health, health.epoch) for health in found)
+
+    def hear(self, headers: Mapping[str, str]) -> None:
+        """Keep the headers of a good reply."""
+        self.headers = headers
+
+    def learn(self, now: float) -> None:
+        """Take what the headers of the reply state about the quotas of its lane, and of its key where that has more."""
+        headers, self.headers = self.headers, None
+        if headers is None:
+            return
+        stated = meters(headers)
+        if stated:
+            lane, key = self.lane, self.lane.key
+            lane.quota.stated(stated, self.started, now)
+            if len(key.members) > 1:
+                key.quota.stated(stated, self.started, now, id(lane))
 
     def release(self) -> bool:
         """Give the slot back; False if that was done before."""

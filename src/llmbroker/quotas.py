@@ -21,8 +21,11 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from collections.abc import Sequence
 
+from llmbroker.gauges import Gauges
 from llmbroker.providers.base import duration
+from llmbroker.providers.meters import Meter
 
 PERIODS = (60.0, 1.0, 5.0, 10.0, 15.0, 20.0, 30.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 18000.0, 86400.0)
 """Periods that quotas have, the likeliest first."""
@@ -167,15 +170,17 @@ class Quota:
     Attributes:
         bucket: what drains, where the provider says so, or None.
         window: when it resets.
+        gauges: what replies state to be left, or None: nothing was stated.
         luck: the share of the last attempts that were let in.
         no_takes: seconds within which a refusal comes; an attempt that lasts longer was let in.
     """
 
-    __slots__ = ("_counts", "_opened", "_sent", "_spent", "_tries", "bucket", "last_no", "luck", "no_takes", "window")
+    __slots__ = ("_counts", "_opened", "_sent", "_spent", "_tries", "bucket", "gauges", "last_no", "luck", "no_takes", "window")
 
     def __init__(self) -> None:
         self.bucket: Bucket | None = None
         self.window = Window()
+        self.gauges: Gauges | None = None
         self.no_takes = 1.5
         self.luck = 1.0
         self.last_no = -math.inf
@@ -188,12 +193,14 @@ class Quota:
     @property
     def known(self) -> bool:
         """Whether there is anything that could hold an attempt back."""
-        return self.bucket is not None or len(self._counts) > 1
+        return self.bucket is not None or len(self._counts) > 1 or (self.gauges is not None and self.gauges.scarce)
 
     @property
     def room(self) -> int:
         """Return how many attempts may go out at once when it opens, as far as is known."""
-        return max(self._counts) if self._counts and self.bucket is None else 1
+        if self._counts and self.bucket is None:
+            return max(self._counts)
+        return self.gauges.room(0) if self.gauges is not None and self.bucket is None else 1
 
     # -- what may go out -------------------------------------------------------------------------------------------------
 
@@ -204,7 +211,13 @@ class Quota:
             at = self.bucket.opens(now, characters)
         if len(self._counts) > 1:
             at = max(at, self._when_full(now))
+        if self.gauges is not None and self.gauges.scarce:
+            at = max(at, self.gauges.opens(now, characters))
         return at
+
+    def why(self, now: float, characters: int) -> str:
+        """Return the provider's statement that holds back a request of that size, in words; "" if none does."""
+        return self.gauges.why(now, characters) if self.gauges is not None and self.gauges.scarce else ""
 
     def _when_full(self, now: float) -> float:
         """Return when a window that is known well and full has room again."""
@@ -224,6 +237,8 @@ class Quota:
     def send(self, now: float, characters: int) -> float:
         """An attempt goes out; return what it reserved of the bucket."""
         self._sent.append(now)
+        if self.gauges is not None:
+            self.gauges.send(now, characters)
         if self.bucket is None:
             return 0.0
         size = self.bucket.size(characters)
@@ -234,6 +249,33 @@ class Quota:
         """An attempt ended: what it did not use of its reservation is free again."""
         if self.bucket is not None and reserved and used is not None:
             self.bucket.add(used - reserved, now)
+
+    def used(self, characters: int, tokens: float) -> None:
+        """A request of so many characters took that many tokens in all."""
+        if self.gauges is not None:
+            self.gauges.used(characters, tokens)
+
+    def stated(self, meters: Sequence[Meter], started: float, now: float, origin: int = 0) -> None:
+        """Take what a good reply states about its windows; nothing that it states is needed.
+
+        Args:
+            meters: the windows, each for itself.
+            started: when the attempt began that was answered.
+            now: when its headers came.
+            origin: which of several models of this key it was, if there are several; else 0.
+        """
+        if meters:
+            if self.gauges is None:
+                self.gauges = Gauges()
+                for at in self._sent:
+                    self.gauges.send(at, 0)
+            self.gauges.state(meters, started, now, origin)
+
+    def unsent(self, reserved: float, started: float, now: float) -> None:
+        """An attempt that was to go out then did not."""
+        self.settle(reserved, 0.0, now)
+        if started in self._sent:
+            self._sent.remove(started)
 
     # -- what came back --------------------------------------------------------------------------------------------------
 
@@ -272,6 +314,8 @@ class Quota:
         self.luck -= 0.15 * self.luck
         if started in self._sent:
             self._sent.remove(started)
+        if self.gauges is not None:
+            self.gauges.refused(started)
         self.last_no = max(self.last_no, started)
         exact = self._drains(words, stated, characters, reserved, now)
         if exact is not None or stated is not None:

@@ -15,11 +15,12 @@ inside its deadline and worth waiting for; then a new pass begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from llmbroker.allowances import Refused
 from llmbroker.health import RATE_LIMITED, Dice, Illness, Verdict
 from llmbroker.learning import Beliefs, Latency
 from llmbroker.pool import Lane, Member, Need
@@ -49,6 +50,9 @@ FIRST_PATIENCE = 12.0
 """Seconds before a second lane is opened beside a model of which nothing is known."""
 
 
+_BESIDE_LIMITS = frozenset({"limit", "disabled", "no_key", "key_refused", "unable"})
+
+
 class Step(msgspec.Struct, frozen=True, gc=False):
     """A lane that may begin now.
 
@@ -74,8 +78,8 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         name: the member.
-        reason: disabled, no_key, unable, tried, busy, or the word of its illness.
-        detail: what it lacks, or the provider's words.
+        reason: disabled, no_key, unable, tried, busy, limit, or the word of its illness.
+        detail: what it lacks, the provider's words, or those of a limit of our own.
         until: when that ends, on the scale of ``now``, or None.
         returns: whether it is worth waiting for.
         value: believed quality times the chance that it is well then and answers in time.
@@ -146,8 +150,16 @@ class Plan(msgspec.Struct, frozen=True):
         return frozenset(p.name for p in self.passed if p.returns)
 
     @property
+    def limited(self) -> bool:
+        """Whether limits of our own are all that keeps the call from an answer."""
+        if self.steps:
+            return False
+        reasons = {p.reason for p in self.passed}
+        return "limit" in reasons and reasons <= _BESIDE_LIMITS
+
+    @property
     def verdict(self) -> str:
-        """Return why nobody can serve: empty_pool, no_keys, all_disabled, unable, or failed."""
+        """Return why nobody can serve: empty_pool, no_keys, all_disabled, limit, unable, or failed."""
         reasons = {p.reason for p in self.passed} - {"disabled"} if self.passed else set()
         if not self.passed:
             return "empty_pool"
@@ -155,6 +167,8 @@ class Plan(msgspec.Struct, frozen=True):
             return "all_disabled"
         if reasons <= {"no_key", "key_refused"}:
             return "no_keys"
+        if self.limited:
+            return "limit"
         if "unable" in reasons and reasons <= {"unable", "no_key", "key_refused"}:
             return "unable"
         return "failed"
@@ -171,6 +185,7 @@ def plan(
     tried: frozenset[int] | set[int] = frozenset(),
     barred: frozenset[int] | set[int] = frozenset(),
     again: bool = False,
+    limited: Mapping[int, Refused] | None = None,
 ) -> Plan:
     """Return what a call may do now.
 
@@ -184,6 +199,7 @@ def plan(
         tried: ``id`` of lanes that were asked in this pass.
         barred: ``id`` of lanes that are not asked again by this call at all.
         again: the call asked somebody already: a model that never answered in so little time is not begun with.
+        limited: ``id`` of lanes that a limit of our own closes to this call, and why.
     """
     ranked: list[tuple[bool, int, float, int, Step]] = []
     passed: list[Passed] = []
@@ -191,7 +207,7 @@ def plan(
         if member.disabled:
             passed.append(Passed(member.name, "disabled"))
             continue
-        found = _look(member, lanes, need, now, tried, barred)
+        found = _look(member, lanes, need, now, tried, barred, limited)
         quality = beliefs.drawn(member.name, member.config.weight, need.operation, dice)
         record = member.first if need.stream else member.latency
         if type(found) is Passed:
@@ -233,6 +249,7 @@ def _look(
     now: float,
     tried: frozenset[int] | set[int],
     barred: frozenset[int] | set[int],
+    limited: Mapping[int, Refused] | None,
 ) -> Lane | Passed:
     """Return the first lane of a member that may begin now, else why none may."""
     best: Passed | None = None
@@ -241,6 +258,8 @@ def _look(
             why = Passed(member.name, "tried")
         elif (need.features or lane.lacks or lane.too_long or member.window) and (lack := lane.cannot(need, now)):
             why = Passed(member.name, "unable", lack)
+        elif limited and (refused := limited.get(id(lane))) is not None and (refused.until is None or now < refused.until):
+            why = Passed(member.name, "limit", refused.words, refused.until, refused.returns, surely=refused.sure)
         elif id(lane) not in tried and lane.free(now, need):
             return lane
         else:
@@ -272,14 +291,15 @@ def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
         return Passed(lane.member.name, "busy", text, lane.admits_at(), True)
     opens = lane.fits_at(now, need) if lane.metered else now
     if opens > now:
+        said = lane.why(now, need)
         return Passed(
             lane.member.name,
             "rate_limited",
-            "its quota is used up as far as is known",
+            said or "its quota is used up as far as is known",
             opens,
             True,
             room=lane.room,
-            surely=False,
+            surely=bool(said),
         )
     return Passed(lane.member.name, "busy", "all its slots are taken", None, True)
 

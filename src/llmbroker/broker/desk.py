@@ -104,6 +104,7 @@ class Desk:
             tried=ask.tried,
             barred=ask.barred,
             again=bool(ask.attempts),
+            limited=ask.limited,
         )
 
     def look(self, entries: Sequence[Entry], ask: Ask, now: float) -> Plan:
@@ -151,6 +152,8 @@ class Desk:
 
     def _release(self, lease: Lease, now: float, more: int = 0) -> None:
         if lease.release():
+            if lease.headers is not None:
+                lease.learn(now)
             lane = lease.lane
             siblings = lane.key.members
             self._wake((lane.member,), 1 + more, now)
@@ -174,6 +177,9 @@ class Desk:
             more = lane.answered(started)
             lane.quota.settle(lease.of_lane, used, now)
             lane.key.quota.settle(lease.of_key, used, now)
+            if lease.size and used is not None:
+                lane.quota.used(lease.size, used)
+                lane.key.quota.used(lease.size, used)
             lane.key.cap.answered()
             self._release(lease, now, more)
 
@@ -181,6 +187,7 @@ class Desk:
         """The first piece of a stream arrived."""
         with self.lock:
             lease.lane.member.first.add(now - lease.started)
+            lease.learn(now)
 
     def failed(self, lease: Lease, error: BaseException, now: float, granted: float, ask: Ask) -> Verdict:
         """An attempt failed: say who is to blame, note it, free its slot."""
@@ -259,6 +266,15 @@ class Desk:
     def drop(self, lease: Lease, now: float) -> None:
         """Free a slot about which nothing is known."""
         with self.lock:
+            self._release(lease, now)
+
+    def unsent(self, lease: Lease, ask: Ask, now: float) -> None:
+        """Free a slot whose attempt was never made."""
+        lane = lease.lane
+        with self.lock:
+            ask.tried.discard(id(lane))
+            lane.quota.unsent(lease.of_lane, lease.started, now)
+            lane.key.quota.unsent(lease.of_key, lease.started, now)
             self._release(lease, now)
 
     def next_move(self, verdict: Verdict, lane: Lane, entries: Sequence[Entry], ask: Ask, now: float) -> Move:

@@ -61,7 +61,7 @@ async def whole(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcome:
     lane, port = lease.lane, core.port
     row = core.begin(ask, lane)
     try:
-        reply = await complete(port, lane.deployment, ask.request_for(lane), deadline)
+        reply = await complete(port, lane.deployment, ask.request_for(lane), deadline, lease.hear)
         if is_empty(reply) and core.others(ask):
             raise EmptyAnswerError(
                 f"{lane.member.name} answered with nothing (finish reason {reply.finish_reason}).",

@@ -12,6 +12,24 @@ from llmbroker.pool import Lane, Member
 from llmbroker.router import Entry
 
 
+class QuotaState(msgspec.Struct, frozen=True, kw_only=True):
+    """One window of a model's quota, as its provider's replies state it.
+
+    Attributes:
+        name: unit and span in the provider's words (``requests-day``, ``tokens``).
+        kind: what it counts: requests, tokens, or those of the input or the output alone.
+        left: how many are left now, what was sent since the last reply taken off.
+        limit: how many it lets through, or None.
+        until: when it resets, or None: not stated, or it fills up steadily.
+    """
+
+    name: str
+    kind: str
+    left: float
+    limit: float | None = None
+    until: datetime | None = None
+
+
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """One model of the pool now.
 
@@ -29,6 +47,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
         seconds: half of its last answers came within that time, or None.
         provider, model, key_source: who serves what with which key (where it was found, never its value).
         lacks: features that it refused.
+        quotas: what its provider states to be left, each window for itself.
     """
 
     name: str
@@ -49,6 +68,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     key_source: str | None = None
     lacks: tuple[str, ...] = ()
+    quotas: tuple[QuotaState, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +132,7 @@ def state_of(entry: Entry, *, now: float, wall: float, quality: float, ratings: 
         available=reason is None,
         reason=reason,
         detail=detail or None,
-        until=datetime.fromtimestamp(wall + until - now, UTC) if until is not None else None,
+        until=_moment(until, now, wall),
         failures=failures,
         disabled=member.disabled,
         has_key=lane is not None,
@@ -126,7 +146,15 @@ def state_of(entry: Entry, *, now: float, wall: float, quality: float, ratings: 
         model=member.config.model,
         key_source=lane.key.source if lane is not None else None,
         lacks=tuple(sorted({*member.lacks, *(lane.lacks if lane is not None else ())})),
+        quotas=tuple(
+            QuotaState(name=name, kind=kind, left=left, limit=limit, until=_moment(at, now, wall))
+            for name, kind, left, limit, at in (lane.stated(now) if lane is not None else ())
+        ),
     )
+
+
+def _moment(at: float | None, now: float, wall: float) -> datetime | None:
+    return datetime.fromtimestamp(wall + at - now, UTC) if at is not None else None
 
 
 def _trouble(member: Member, lane: Lane | None, now: float) -> tuple[str | None, str, float | None, int]:
@@ -139,5 +167,8 @@ def _trouble(member: Member, lane: Lane | None, now: float) -> tuple[str | None,
     if ill is not None and ill.illness is not None:
         return ill.illness.word, ill.detail, ill.until, failures
     if not lane.free(now):
+        opens = lane.fits_at(now) if lane.metered else now
+        if opens > now:
+            return "rate_limited", lane.why(now) or "its quota is used up as far as is known", opens, failures
         return "busy", "", None, failures
     return None, "", None, failures

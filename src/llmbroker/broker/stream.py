@@ -129,6 +129,7 @@ async def opening(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcom
         await stream.close()
         raise
     row.first = port.now()
+    lease.headers = stream.headers
     if not core.claim(ask):
         core.cut(ask, lease, row, GeneratorExit(), stream.usage)
         await stream.close()

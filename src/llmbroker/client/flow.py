@@ -7,8 +7,8 @@ name or value is asked once more without it, and the deployment remembers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -34,12 +34,15 @@ _STREAMS = {"sse": "text/event-stream", "ndjson": "application/x-ndjson"}
 """The content types of streams, by framing."""
 
 E = TypeVar("E", bound=LLMBrokerError)
+Heard: TypeAlias = Callable[[Mapping[str, str]], None]
 
 
 # -- flows ---------------------------------------------------------------------------------------------------------------
 
 
-async def complete(port: Port, deployment: Deployment, request: Request, deadline: float | None) -> Reply:
+async def complete(
+    port: Port, deployment: Deployment, request: Request, deadline: float | None, heard: Heard | None = None
+) -> Reply:
     """Send one request and return the whole reply.
 
     Args:
@@ -47,25 +50,28 @@ async def complete(port: Port, deployment: Deployment, request: Request, deadlin
         deployment: who answers.
         request: what is asked, with ``stream`` False.
         deadline: on the scale of ``port.now()``.
+        heard: gets the headers of a good reply, or None: nobody wants them.
 
     Raises:
         ProviderError, ConnectionFailedError, LLMTimeoutError, InvalidProviderResponseError: with provider and model.
     """
     try:
-        return await _complete(port, deployment, request, deadline)
+        return await _complete(port, deployment, request, deadline, heard)
     except BadRequestError as error:
         if not _learn(error, request, deployment):
             raise
-    return await _complete(port, deployment, request, deadline)
+    return await _complete(port, deployment, request, deadline, heard)
 
 
-async def _complete(port: Port, deployment: Deployment, request: Request, deadline: float | None) -> Reply:
+async def _complete(port: Port, deployment: Deployment, request: Request, deadline: float | None, heard: Heard | None) -> Reply:
     try:
         http = await port.send(encode_request(request, deployment), deadline)
     except (ConnectionFailedError, LLMTimeoutError, InvalidProviderResponseError) as error:
         raise _named(error, deployment) from error.__cause__
     if not 200 <= http.status < 300:
         raise deployment.dialect.decode_error(http, deployment)
+    if heard is not None:
+        heard(http.headers)
     if http.headers.get("content-type", "").startswith(_STREAMS[deployment.dialect.framing]):
         return _folded(http, deployment, request)
     return _recovered(decode_reply(http, deployment), deployment, request)
@@ -275,6 +281,8 @@ class ReplyStream:
         self._reader: _Reader | None = None
         self._over = False
         self._at_once: list[Event] = []
+        self.headers: Mapping[str, str] | None = None
+        """Of a good reply, as soon as they are there."""
         self.reply: Reply | None = None
         self.failure: BaseException | None = None
 
@@ -354,6 +362,7 @@ class ReplyStream:
             body = await self._whole()
             self._bytes = None
             raise deployment.dialect.decode_error(HTTPReply(stream.status, stream.headers, body), deployment)
+        self.headers = stream.headers
         self._reader = _Reader(deployment, self._request, stream.headers)
         if stream.headers.get("content-type", "").startswith("application/json") and deployment.dialect.framing == "sse":
             await self._take_whole(stream)
