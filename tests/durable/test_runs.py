@@ -7,18 +7,30 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.journal.server import new_database
 from tests.loop.scripted import AsyncScripted, Scripted, calls, says
 
 import llmbroker
 from llmbroker.budget import Budget
 from llmbroker.durable import Runs
-from llmbroker.errors import BudgetError, InvalidRequestError, RunBusyError, RunLostError, ServerError, UnknownCallError
-from llmbroker.journal.runs import Note
+from llmbroker.errors import (
+    BudgetError,
+    InvalidRequestError,
+    RunBusyError,
+    RunLostError,
+    ServerError,
+    StoreError,
+    UnknownCallError,
+)
+from llmbroker.journal.runs import Note, _began
 from llmbroker.loop import Paused
 from llmbroker.messages import validate
 from llmbroker.tools import Image, tool
@@ -27,9 +39,9 @@ KILLS = int(os.environ.get("LLMBROKER_KILLS", "25"))
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked and killed")
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Any:
-    made = Runs(tmp_path / "runs.db")
+@pytest.fixture(params=["sqlite", "postgres"])
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    made = Runs(tmp_path / "runs.db" if request.param == "sqlite" else new_database())
     yield made
     made.close()
 
@@ -125,7 +137,6 @@ def test_a_run_that_died_after_its_answer_and_before_its_end_is_done(
         patched.setattr(runs._store, "settle", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(runs, kind, [calls(("echo", '{"n": 1}')), says("one")], "Hi", run_id="r", tools=[echo])
-    runs._store._alive = lambda row, now: False  # type: ignore[method-assign]
     reply = run(runs, kind, [], run_id="r", tools=[echo])
     assert reply.text == "one"
     assert [row.result for row in reply.tool_history] == ["1"]
@@ -159,27 +170,128 @@ def test_a_budget_counts_over_all_lives_of_a_run(runs: Runs) -> None:
 
 
 def test_two_processes_do_not_run_one_run(runs: Runs) -> None:
-    runs._store.claim("r", time.time())
-    with pytest.raises(RunBusyError):
+    runs._store.claim("r", runs._store.mark(), time.time())
+    with pytest.raises(RunBusyError, match=f"process {os.getpid()}"):
         runs.run(Scripted(), "Hi", run_id="r")
 
 
 def test_whoever_lost_a_run_cannot_write_into_it(runs: Runs) -> None:
-    owner, _, _ = runs._store.claim("r", 1000.0)
-    runs._store._alive = lambda row, now: False  # type: ignore[method-assign]
-    runs._store.claim("r", 5000.0)
+    owner = runs._store.mark()
+    runs._store.claim("r", owner, 1000.0)
+    runs._store.release(owner)
+    runs._store.claim("r", runs._store.mark(), 5000.0)
     with pytest.raises(RunLostError):
         runs._store.write("r", owner, 5000.0, [Note(1, "started", "c", b"")])
     with pytest.raises(RunLostError):
         runs._store.settle("r", owner, 5000.0, "done", None)
 
 
+def belongs_to(runs: Runs, owner: str) -> None:
+    runs._store.store.transact(lambda db: db.execute("UPDATE llmbroker_runs SET owner = ?", (owner,)))
+
+
 def test_a_lease_of_another_machine_ends_by_time(runs: Runs) -> None:
-    runs._store.claim("r", 1000.0)
-    runs._store.store._rows("UPDATE llmbroker_runs SET owner = 'elsewhere:1:x'")
+    runs._store.claim("r", runs._store.mark(), 1000.0)
+    belongs_to(runs, "elsewhere:1:0:x")
     with pytest.raises(RunBusyError):
-        runs._store.claim("r", 1500.0)
-    runs._store.claim("r", 1700.0)
+        runs._store.claim("r", runs._store.mark(), 1500.0)
+    runs._store.claim("r", runs._store.mark(), 1700.0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="nothing tells when a process began")
+def test_a_process_that_only_has_the_number_of_the_dead_one_does_not_hold_its_run(runs: Runs) -> None:
+    """As in a container that begins anew: same name, same number."""
+    owner = runs._store.mark()
+    runs._store.claim("r", owner, 1000.0)
+    host, pid, began, unique = owner.split(":")
+    belongs_to(runs, f"{host}:{os.getppid()}:{began}0:{unique}")
+    runs._store.claim("r", runs._store.mark(), 1001.0)
+    belongs_to(runs, f"{host}:{pid}:{began}0:{unique}")
+    runs._store.claim("r", runs._store.mark(), 1002.0)
+    belongs_to(runs, f"{host}:{os.getppid()}:{_began(os.getppid())}:{unique}")
+    with pytest.raises(RunBusyError):
+        runs._store.claim("r", runs._store.mark(), 99999.0)  # it lives, however long it says nothing
+
+
+def test_one_of_many_that_claim_a_run_at_once_gets_it(runs: Runs, tmp_path: Path) -> None:
+    others = [Runs(getattr(runs._store.store, "address", tmp_path / "runs.db")) for _ in range(6)]
+    gate = threading.Barrier(len(others))
+
+    def claim(one: Runs, name: str) -> bool:
+        gate.wait(20)
+        try:
+            one._store.claim(name, one._store.mark(), time.time())
+        except RunBusyError:
+            return False
+        return True
+
+    for one in others:
+        one.list()
+    with ThreadPoolExecutor(len(others)) as pool:
+        for name in ("r", "s", "t"):
+            assert sum(pool.map(claim, others, [name] * len(others))) == 1
+    for one in others:
+        one.close()
+
+
+@both
+def test_calls_side_by_side_are_all_written_down(runs: Runs, kind: str) -> None:
+    turn = calls(*[("echo", f'{{"n": {n}}}', f"c{n}") for n in range(12)])
+    run(runs, kind, [turn, says("done")], "Hi", run_id="r", tools=[echo])
+    notes = runs._store.notes("r")
+    assert sorted(note.seq for note in notes) == list(range(1, len(notes) + 1))
+    for what in ("started", "result"):
+        assert sorted(note.call_id for note in notes if note.kind == what) == sorted(f"c{n}" for n in range(12))
+
+
+async def test_a_run_that_is_cancelled_goes_on_in_the_same_process(runs: Runs) -> None:
+    begun = asyncio.Event()
+
+    @tool(safe_to_repeat=True)
+    async def hang() -> str:
+        if begun.is_set():
+            return "went on"
+        begun.set()
+        await asyncio.sleep(60)
+        return ""
+
+    task = asyncio.create_task(runs.arun(AsyncScripted(calls(("hang", "{}"))), "Hi", run_id="r", tools=[hang]))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    reply = await runs.arun(AsyncScripted(says("done")), run_id="r", tools=[hang])
+    assert [row.result for row in reply.tool_history] == ["went on"]
+
+
+def test_a_server_that_ends_every_connection_ends_no_run() -> None:
+    """As it does when it begins anew; the next note makes a connection."""
+    address = new_database()
+    made = Runs(address)
+
+    def cut(n: int) -> str:
+        import psycopg
+
+        with psycopg.connect(address, autocommit=True) as db:
+            db.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        return f"cut {n}"
+
+    turns = [calls(("cut", f'{{"n": {n}}}', f"c{n}")) for n in range(3)]
+    reply = made.run(Scripted(*turns, says("done")), "Hi", run_id="r", tools=[cut])
+    assert [row.result for row in reply.tool_history] == ["cut 0", "cut 1", "cut 2"]
+    assert made.state("r").status == "done"
+    made.close()
+
+
+def test_a_database_that_cannot_be_reached_ends_the_run_before_anything_is_asked() -> None:
+    caller = Scripted(says("x"))
+    with pytest.raises(StoreError) as caught:
+        Runs("postgresql://nobody@127.0.0.1:9/none").run(caller, "Hi", run_id="r")
+    assert caught.value.reason == "missing"
+    assert caller.sent == []
 
 
 def test_a_run_that_does_not_exist_needs_messages(runs: Runs) -> None:
@@ -227,7 +339,7 @@ class Model:
         return calls(("safe", f'{{"n": {done}}}', f"s{done}"), ("once", f'{{"n": {done}}}', f"o{done}"))
 
 
-def live(folder: Path) -> None:
+def live(folder: Path, where: Any) -> None:
     """Run, or go on with, the run; every call of a tool is noted in a file before and after."""
     log = os.open(folder / "log", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
 
@@ -248,19 +360,19 @@ def live(folder: Path) -> None:
         note(f"-once{n}")
         return f"once {n}"
 
-    made = Runs(folder / "runs.db")
+    made = Runs(where)
     reply = made.run(Model(), "Go.", run_id="r", tools=[safe, once], max_steps=STEPS + 1)
     assert reply.text == "all done"
     made.close()
 
 
-def lived(folder: Path, seconds: float) -> bool:
+def lived(folder: Path, where: Any, seconds: float) -> bool:
     """Run in a process of its own and kill it after some time; return whether it ended by itself."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            live(folder)
+            live(folder, where)
             code = 0
         except BaseException as error:  # noqa: BLE001 - a child must not run the parent's tests
             print(repr(error), file=sys.stderr)
@@ -278,22 +390,24 @@ def lived(folder: Path, seconds: float) -> bool:
     return status == 0
 
 
-def killed_runs(tmp_path: Path, wanted: int, seed: int) -> int:
+def killed_runs(tmp_path: Path, wanted: int, seed: int, database: Callable[[Path], Any], seconds: float) -> int:
     dice = random.Random(seed)
     kills = number = 0
     while kills < wanted:
         folder = tmp_path / str(number)
         folder.mkdir()
+        where = database(folder)
         number += 1
         finished: set[str] = set()
         while True:
             began = len((folder / "log").read_text().splitlines()) if (folder / "log").exists() else 0
-            done = lived(folder, dice.expovariate(1 / 0.04))
+            done = lived(folder, where, dice.expovariate(1 / seconds))
             lines = (folder / "log").read_text().splitlines() if (folder / "log").exists() else []
             again = {line[1:] for line in lines[began:] if line.startswith("+")}
             assert not again & finished, f"ran again although it had finished: {again & finished}"
-            store = Runs(folder / "runs.db")
-            if (folder / "runs.db").exists() and store.list():
+            store = Runs(where)
+            known = not isinstance(where, Path) or where.exists()
+            if known and store.list():
                 notes = store._store.notes("r")
                 finished = {("safe" if n.call_id[0] == "s" else "once") + n.call_id[1:] for n in notes if n.kind == "result"}
             state = store.state("r") if store.list() else None
@@ -311,13 +425,33 @@ def killed_runs(tmp_path: Path, wanted: int, seed: int) -> int:
     return kills
 
 
+def in_a_file(folder: Path) -> Path:
+    return folder / "runs.db"
+
+
+def on_a_server(_: Path) -> str:
+    return new_database()
+
+
 @needs_fork
 def test_killed_runs_repeat_nothing_and_end_right(tmp_path: Path) -> None:
-    assert killed_runs(tmp_path, KILLS, 1) >= KILLS
+    assert killed_runs(tmp_path, KILLS, 1, in_a_file, 0.04) >= KILLS
+
+
+@needs_fork
+def test_killed_runs_on_a_server_repeat_nothing_and_end_right(tmp_path: Path) -> None:
+    assert killed_runs(tmp_path, 8, 3, on_a_server, 0.15) >= 8
 
 
 @needs_fork
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_three_hundred_kills(tmp_path: Path) -> None:
-    assert killed_runs(tmp_path, 300, 2) >= 300
+    assert killed_runs(tmp_path, 300, 2, in_a_file, 0.04) >= 300
+
+
+@needs_fork
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_thirty_kills_on_a_server(tmp_path: Path) -> None:
+    assert killed_runs(tmp_path, 30, 4, on_a_server, 0.15) >= 30

@@ -11,6 +11,7 @@ whether it was done. A model call that was under way is made again: its answer w
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -19,13 +20,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from llmbroker.budget import Spent
-from llmbroker.errors import ConfigurationError, InvalidRequestError, UnknownCallError
+from llmbroker.errors import InvalidRequestError, UnknownCallError
 from llmbroker.exchange import FinishReason, Reply, Usage
-from llmbroker.journal import open_store
+from llmbroker.journal import Store, open_store
 from llmbroker.journal.runs import Note, RunRow, RunStore
-from llmbroker.journal.sqlite import SQLiteStore
 from llmbroker.loop.approval import Paused
-from llmbroker.loop.faces import arun_tool_loop, run_tool_loop
+from llmbroker.loop.faces import arun_tool_loop, port_of, run_tool_loop
 from llmbroker.loop.run import DEFAULT_STEPS, Plan, Run
 from llmbroker.messages import History
 from llmbroker.tools import ToolHistory, ToolLoop, ToolRow
@@ -89,12 +89,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 class _Recorder:
     """Writes one run down."""
 
-    def __init__(self, store: RunStore, run_id: str, clock: Callable[[], float]) -> None:
+    def __init__(self, store: RunStore, run_id: str, owner: str, clock: Callable[[], float]) -> None:
         self.run_id = run_id
+        self.owner = owner
         self._store = store
         self._clock = clock
-        self.owner, self.row, notes = store.claim(run_id, clock())
-        self._seq = max((note.seq for note in notes), default=0)
+        self.row, notes = store.claim(run_id, owner, clock())
+        # Calls of one turn are written down from threads of their own: taking a number must not be two things.
+        self._numbers = itertools.count(max((note.seq for note in notes), default=0) + 1)
         self.messages, self.step, self.spent, self.final = _messages(notes)
         self._written = len(self.messages)
         self._started = {note.call_id for note in notes if note.kind == "started"}
@@ -107,8 +109,7 @@ class _Recorder:
         self._written = len(self.messages)
 
     def _note(self, kind: str, call_id: str, value: Any) -> None:
-        self._seq += 1
-        note = Note(self._seq, kind, call_id, msgspec.json.encode(value))
+        note = Note(next(self._numbers), kind, call_id, msgspec.json.encode(value))
         self._store.write(self.run_id, self.owner, self._clock(), [note])
 
     async def replied(self, run: Run, final: Any) -> None:
@@ -178,20 +179,18 @@ def _messages(notes: list[Note]) -> tuple[list[JSON], int, Spent | None, _Done |
 
 
 class Runs:
-    """Durable tool loops, kept in a journal's file.
+    """Durable tool loops, kept in a journal's database.
 
     Args:
-        where: a SQLite file (``runs.db``; the journal's own serves, too), or the store of one.
+        where: a SQLite file (``runs.db``) or a PostgreSQL address, the journal's own or another; or a store.
         lease: seconds after its last sign of life for which a run is not taken over from another machine.
 
     Raises:
-        ConfigurationError: it is no SQLite file.
+        ConfigurationError: it is no address of a store.
     """
 
-    def __init__(self, where: str | os.PathLike[str] | SQLiteStore, *, lease: float = 600.0) -> None:
-        store = where if isinstance(where, SQLiteStore) else open_store(where)
-        if not isinstance(store, SQLiteStore):
-            raise ConfigurationError("Durable runs in one process are kept in a SQLite file.", hint="Name one: runs.db")
+    def __init__(self, where: str | os.PathLike[str] | Store, *, lease: float = 600.0) -> None:
+        store = open_store(where) if isinstance(where, (str, os.PathLike)) else where
         self._store = RunStore(store, lease)
 
     def run(self, caller: Any, messages: Any = None, *, run_id: str, **loop: Any) -> Any:
@@ -208,31 +207,38 @@ class Runs:
             RunLostError: another process has taken it over.
             Exception: what the loop raises; the run can be begun again and goes on where it was.
         """
-        port_time = getattr(getattr(caller, "_io", None), "time", None) or _wall
-        recorder = _Recorder(self._store, run_id, port_time)
-        if (known := self._known(recorder)) is not None:
-            return known
-        begun = self._begun(recorder, messages, loop)
+        owner = self._store.mark()
         try:
-            reply = run_tool_loop(caller, begun, recorder=recorder, **loop)
-        except BaseException as error:
-            self._failed(recorder, error)
-            raise
-        return self._ended(recorder, reply)
+            recorder = _Recorder(self._store, run_id, owner, _clock_of(caller))
+            if (known := self._known(recorder)) is not None:
+                return known
+            begun = self._begun(recorder, messages, loop)
+            try:
+                reply = run_tool_loop(caller, begun, recorder=recorder, **loop)
+            except BaseException as error:
+                self._failed(recorder, error)
+                raise
+            return self._ended(recorder, reply)
+        finally:
+            self._store.release(owner)
 
     async def arun(self, caller: Any, messages: Any = None, *, run_id: str, **loop: Any) -> Any:
         """Do what ``run`` does, awaited."""
-        port_time = getattr(getattr(caller, "_io", None), "time", None) or _wall
-        recorder = _Recorder(self._store, run_id, port_time)
-        if (known := self._known(recorder)) is not None:
-            return known
-        begun = self._begun(recorder, messages, loop)
+        do = _inline if self._store.store.direct else port_of(caller, "async").call
+        owner = self._store.mark()
         try:
-            reply = await arun_tool_loop(caller, begun, recorder=recorder, **loop)
-        except BaseException as error:
-            self._failed(recorder, error)
-            raise
-        return self._ended(recorder, reply)
+            recorder = await do(_Recorder, self._store, run_id, owner, _clock_of(caller))
+            if (known := await do(self._known, recorder)) is not None:
+                return known
+            begun = await do(self._begun, recorder, messages, loop)
+            try:
+                reply = await arun_tool_loop(caller, begun, recorder=recorder, **loop)
+            except BaseException as error:
+                await do(self._failed, recorder, error)
+                raise
+            return await do(self._ended, recorder, reply)
+        finally:
+            self._store.release(owner)
 
     def _known(self, recorder: _Recorder) -> Reply | None:
         """Return the reply of a run that is done; also of one that died after its answer was written and before it was done."""
@@ -317,6 +323,15 @@ def _reply_of(done: _Done, messages: list[JSON]) -> Reply:
         text=done.text, finish_reason=done.finish_reason, model=done.model, usage=done.usage, parsed=done.parsed,
         message=last, messages=messages, tool_history=ToolHistory(ToolRow(r) for r in done.rows), tool_loop=done.sums,
     )  # fmt: skip
+
+
+async def _inline(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call a function here: a store in a file is quick."""
+    return fn(*args)
+
+
+def _clock_of(caller: Any) -> Callable[[], float]:
+    return getattr(getattr(caller, "_io", None), "time", None) or _wall
 
 
 def _wall() -> float:

@@ -7,14 +7,23 @@ A store holds no values of keys in clear: ``set_secret`` takes ciphertext.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from llmbroker.catalog import LLMConfig
 from llmbroker.journal.records import Call, Grouping, Query, Row, Stats
 
+T = TypeVar("T")
 MAX_PAGE = 1000
+
+
+class Statements(Protocol):
+    """A transaction, for what another room keeps in tables of its own. Values stand as ``?`` in the statements."""
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """Run a statement; the result has ``fetchone``, ``fetchall`` and ``rowcount``."""
+        ...
 
 
 class Store(Protocol):
@@ -95,6 +104,14 @@ class Store(Protocol):
 
     def set_state(self, name: str, value: bytes | None) -> None:
         """Keep a small value under a name, or delete it (None)."""
+        ...
+
+    def transact(self, work: Callable[[Statements], T], *, reads: bool = False) -> T:
+        """Do work in one transaction, committed when it returns, and return its result; what it raises undoes it.
+
+        ``reads``: it writes nothing and need wait for nobody who does. Where a connection breaks, work may be done twice; it
+        must be right then, too.
+        """
         ...
 
     def close(self) -> None:

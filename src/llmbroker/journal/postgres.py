@@ -27,6 +27,7 @@ from llmbroker.catalog import LLMConfig
 from llmbroker.errors import ConfigurationError, StoreError
 from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
+from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
 from llmbroker.transports.model_store import data_home
@@ -217,6 +218,15 @@ class PostgresStore:
                 value,
             )
 
+    def transact(self, work: Callable[[Statements], T], *, reads: bool = False) -> T:
+        """Do work in one transaction."""
+
+        def done(db: psycopg.Connection[Any]) -> T:
+            with db.transaction():
+                return work(_Statements(db))
+
+        return self._work(self._reader, done)
+
     # -- connections -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -286,6 +296,17 @@ class PostgresStore:
         elif isinstance(error, psycopg.OperationalError):
             reason, hint = "missing", "Check that the server runs and lets this user in; the rows are kept and written later."
         return StoreError(f"The journal {self.where} cannot be used: {words}.", reason=reason, hint=hint)
+
+
+class _Statements:
+    """A transaction, as the contract has it."""
+
+    def __init__(self, db: psycopg.Connection[Any]) -> None:
+        self._db = db
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """Run a statement."""
+        return self._db.execute(statement.replace("?", "%s"), _fit(values))
 
 
 class _Link:

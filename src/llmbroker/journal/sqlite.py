@@ -30,6 +30,7 @@ from llmbroker.catalog import LLMConfig
 from llmbroker.errors import StoreError
 from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
+from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS, VERSION_TABLE
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
 
@@ -257,6 +258,11 @@ class SQLiteStore:
                 link.drop()
             except Exception:  # noqa: BLE001, S110 - nobody is there to be told
                 pass
+
+    def transact(self, work: Callable[[Statements], T], *, reads: bool = False) -> T:
+        """Do work in one transaction."""
+        begin = "BEGIN" if reads else "BEGIN IMMEDIATE"
+        return self._patiently(lambda db: _in_transaction(db, lambda: work(db), begin))
 
     def _rows(self, sql: str, *values: Any) -> list[Any]:
         return self._patiently(lambda db: db.execute(sql, values).fetchall())

@@ -106,14 +106,14 @@ def _traced(ask: Any) -> Any:
 def _run(caller: Any, messages: Any, kind: str, ask: Any, options: Options) -> Run:
     """Return a loop that is ready to run."""
     _checked_caller(caller)
-    run = Run(caller, messages, _port(caller, kind), ask, options)
+    run = Run(caller, messages, port_of(caller, kind), ask, options)
     run.awaited = kind == "async"
     if run.trace is not None:
         run.ask = _traced(ask)
     return run
 
 
-def _port(caller: Any, kind: str) -> Port:
+def port_of(caller: Any, kind: str) -> Port:
     """Return the caller's own port, or one that all foreign callers share."""
     own: Port | None = getattr(caller, "_io", None)
     if own is not None and hasattr(own, "call") and (kind == "async" or hasattr(own, "drive")):
