@@ -139,19 +139,19 @@ class Lanes:
     async def _of(self, member: Member, scope: str | None) -> tuple[Lane, ...]:
         config = member.config
         provider = self._providers[config.name]
-        secrets: list[Secret] = []
+        secrets: dict[Secret, frozenset[str]] = {}
         for ref in refs_of(config, provider):
             for who in self._ring.scopes(scope):
                 secret = await self._find(member, ref, who)
                 if secret is None and who is not None and member.name in self.troubles:
                     break  # whether this user has an own key is not known: the shared one must not pay for it
-                if secret is not None and secret not in secrets:
-                    secrets.append(secret)
+                if secret is not None:
+                    secrets[secret] = secrets.get(secret, frozenset()) | {ref}
         if not secrets:
             if needs_key(config, provider):
                 return ()
             return (self._lane(member, None),)
-        return tuple(self._lane(member, secret) for secret in secrets)
+        return tuple(self._lane(member, secret, refs) for secret, refs in secrets.items())
 
     async def _find(self, member: Member, ref: str, scope: str | None) -> Secret | None:
         """Return a key; a place of keys that fails costs this member its key, not the call its answer."""
@@ -165,9 +165,11 @@ class Lanes:
         self.troubles.pop(member.name, None)
         return found
 
-    def _lane(self, member: Member, secret: Secret | None) -> Lane:
+    def _lane(self, member: Member, secret: Secret | None, refs: frozenset[str] = frozenset()) -> Lane:
         with self._lock:
-            return self._made(member, secret)
+            lane = self._made(member, secret)
+            lane.key.refs |= refs
+            return lane
 
     def _made(self, member: Member, secret: Secret | None) -> Lane:
         host = urlsplit(member.config.base_url).netloc if member.config.base_url else member.config.provider or ""

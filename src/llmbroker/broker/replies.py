@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from llmbroker.allowances import Held, Refused
+from llmbroker.catalog import Limit
 from llmbroker.exchange import STEP, Reply, Request, make_request
 from llmbroker.io import Signal
 from llmbroker.journal import new_id
@@ -59,6 +61,8 @@ class Ask:
         watched: an attempt was cut for taking long: no other runs without one beside it.
         won: one attempt has the answer; others that come later are superseded.
         group_id: shared by the rows of this call.
+        limits: those that concern it, once looked for. limited: why lanes are closed to it. holds: what its lanes hold.
+        waits: the accounts in which it waits for room.
     """
 
     __slots__ = (
@@ -71,7 +75,10 @@ class Ask:
         "error",
         "fastest_of",
         "group_id",
+        "holds",
         "last_id",
+        "limited",
+        "limits",
         "need",
         "numbers",
         "operation",
@@ -83,6 +90,7 @@ class Ask:
         "trace_id",
         "tried",
         "waiter",
+        "waits",
         "watched",
         "won",
     )
@@ -123,6 +131,10 @@ class Ask:
         self.numbers = itertools.count(1)
         self.group_id = new_id()
         self.last_id: dict[int, str] = {}
+        self.limits: tuple[Limit, ...] | None = None
+        self.limited: dict[int, Refused] | None = None
+        self.holds: dict[int, Held] | None = None
+        self.waits: set[tuple[str, str, int]] | None = None
 
     def request_for(self, lane: Lane) -> Request:
         """Return the request with the parameters that this model needs with tools; the caller's own win."""

@@ -6,6 +6,7 @@ Packaged data and files that the user names; nothing is fetched on import or by 
 from __future__ import annotations
 
 from llmbroker.catalog.config import LLMConfig
+from llmbroker.catalog.limit import Limit
 from llmbroker.catalog.lists import KeyHelp, ModelList, load_model_list, read_model_list
 from llmbroker.catalog.packaged import (
     Abilities,
@@ -23,6 +24,7 @@ __all__ = [
     "Catalog",
     "KeyHelp",
     "LLMConfig",
+    "Limit",
     "ModelList",
     "aliases",
     "fetch_catalog",

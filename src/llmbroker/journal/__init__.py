@@ -12,7 +12,7 @@ from llmbroker.errors import ConfigurationError
 from llmbroker.journal.bodies import reply_body, request_body
 from llmbroker.journal.contract import Store
 from llmbroker.journal.journal import Journal, check_score
-from llmbroker.journal.records import Call, Query, Rating, Stats, failure, new_id, status_of, utc
+from llmbroker.journal.records import Call, Query, Rating, Stats, failure, new_id, status_of, utc, worked
 
 __all__ = [
     "FILE_NAME",
@@ -31,6 +31,7 @@ __all__ = [
     "request_body",
     "status_of",
     "utc",
+    "worked",
 ]
 
 FILE_NAME = "journal.db"

@@ -83,7 +83,39 @@ _RUNS = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _RUNS)
+_LIMITS = (
+    "CREATE TABLE llmbroker_limits (position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config TEXT NOT NULL)",
+    """
+    CREATE TABLE llmbroker_accounts (
+        name TEXT NOT NULL, subject TEXT NOT NULL, start INTEGER NOT NULL, ends INTEGER,
+        spent_calls INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_cost INTEGER NOT NULL,
+        held_calls INTEGER NOT NULL, held_tokens INTEGER NOT NULL, held_cost INTEGER NOT NULL, unpriced INTEGER NOT NULL,
+        PRIMARY KEY (name, subject, start)
+    ) WITHOUT ROWID
+    """,
+    # state 0: an attempt is under way; 1: it was given up for dead and its amounts given back; 2: it was counted elsewhere.
+    """
+    CREATE TABLE llmbroker_holds (
+        id TEXT PRIMARY KEY, expires INTEGER NOT NULL, state INTEGER NOT NULL, value TEXT NOT NULL
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX llmbroker_holds_expires ON llmbroker_holds (expires)",
+)
+
+_TIDINGS = (
+    "CREATE TABLE llmbroker_notes (name TEXT PRIMARY KEY, stamp INTEGER NOT NULL, ts INTEGER NOT NULL, value BLOB NOT NULL)",
+    "CREATE INDEX llmbroker_notes_stamp ON llmbroker_notes (stamp)",
+    """
+    CREATE TABLE llmbroker_sent (
+        name TEXT NOT NULL, second INTEGER NOT NULL, sender TEXT NOT NULL, stamp INTEGER NOT NULL, number INTEGER NOT NULL,
+        size REAL NOT NULL, PRIMARY KEY (name, second, sender)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX llmbroker_sent_stamp ON llmbroker_sent (stamp)",
+    "DELETE FROM llmbroker_state WHERE substr(name, 1, 5) = 'rest:'",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _RUNS, _LIMITS, _TIDINGS)
 """Step n brings version n - 1 to version n."""
 
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS llmbroker_schema (version INTEGER NOT NULL)"

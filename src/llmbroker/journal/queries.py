@@ -15,7 +15,7 @@ from llmbroker.journal.records import GROUPINGS, Quantiles, Query, Stats, from_m
 
 _NEWEST = "FROM llmbroker_ratings r WHERE r.call_id = c.id ORDER BY r.ts DESC, r.seq DESC LIMIT 1"
 _SELECT = f"SELECT {', '.join('c.' + name for name in COLUMNS)}, (SELECT r.score {_NEWEST}), (SELECT r.ts {_NEWEST})"
-# What a provider may have charged for: it answered, or was at work when the attempt ended.
+# What a provider may have charged for: it answered, or was at work when the attempt ended (the same as ``records.worked``).
 _WORKED = (
     "(c.status IN ('ok', 'timeout', 'cancelled', 'superseded') OR c.http_status BETWEEN 200 AND 299"
     " OR c.output_tokens IS NOT NULL OR c.total_tokens IS NOT NULL)"

@@ -214,6 +214,16 @@ def status_of(error: BaseException) -> Status:
     return "error" if isinstance(error, Exception) else "cancelled"
 
 
+def worked(call: Call) -> bool:
+    """Whether the provider may have charged for an attempt: it answered, or was at work when the attempt ended."""
+    usage = call.usage
+    return (
+        call.status in ("ok", "timeout", "cancelled", "superseded")
+        or (call.http_status is not None and 200 <= call.http_status <= 299)
+        or (usage is not None and (usage.output_tokens is not None or usage.total_tokens is not None))
+    )
+
+
 def failure(error: BaseException) -> dict[str, Any]:
     """Return what a row says about this error: ``status``, ``http_status``, ``error_class``, ``error_detail``."""
     detail = (error.detail or str(error)) if isinstance(error, LLMBrokerError) else str(error)
