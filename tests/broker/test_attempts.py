@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from tests.broker.worlds import World, ladder, member, ok, refuse
+from tests.broker.worlds import World, ladder, member, ok, refuse, streamed
 
 from llmbroker import (
     AuthError,
@@ -392,3 +392,49 @@ def test_an_empty_answer_with_a_reason_is_an_answer(face: Any, finish: str) -> N
     broker = face(World(a=ok("", finish_reason=finish), b=ok("B")), ladder("a", "b"))
     assert broker.chat(MESSAGE).finish_reason == finish
     assert broker.snapshot()["a"].available
+
+
+def refuses(*names: str) -> Any:
+    """A model that refuses each of these parameters, the first that it sees, and answers what has none of them."""
+
+    def answer(sent: dict[str, Any]) -> Answer:
+        for name in names:
+            if name in sent:
+                error = {"message": f"Unsupported parameter: '{name}'.", "code": "unsupported_parameter", "param": name}
+                return Answer(status=400, body={"error": error})
+        return streamed("he", "llo") if sent.get("stream") else ok("hello")
+
+    return answer
+
+
+@pytest.mark.parametrize("way", ["whole", "streamed"])
+def test_each_refusal_that_was_mended_has_its_row_and_counts_as_an_attempt(face: Any, way: str) -> None:
+    world = World(a=refuses("temperature", "seed"))
+    broker = face(world, ladder("a", "b"))
+    how = {"params": {"temperature": 0, "seed": 3}, "trace_id": "t"}
+    reply = broker.chat(MESSAGE, **how) if way == "whole" else broker.read(MESSAGE, **how)[1].reply
+    assert reply.text == "hello"
+    assert [(a.llm_name, a.status) for a in reply.attempts] == [("a", "error"), ("a", "error"), ("a", "ok")]
+    assert "seed" in reply.attempts[0].error + reply.attempts[1].error
+    rows = broker.rows(trace_id="t")
+    assert [(row.status, row.http_status, row.attempt) for row in rows] == [
+        ("error", 400, 1),
+        ("error", 400, 2),
+        ("ok", None, 3),
+    ]
+    assert [row.retry_of for row in rows] == [None, rows[0].id, rows[1].id]
+    assert {row.group_id for row in rows} == {rows[0].id}
+    assert (reply.call_id, world.asked) == (rows[2].id, ["a"] * 3)
+    assert broker.snapshot()["a"].failures == 0
+    broker.chat(MESSAGE, **how)
+    assert world.asked == ["a"] * 4
+
+
+def test_a_refusal_that_stays_after_all_mends_is_the_caller_s_and_its_last_request_has_one_row(face: Any) -> None:
+    names = ["temperature", "top_p", "seed", "user", "store", "presence_penalty", "frequency_penalty"]
+    broker = face(World(a=refuses(*names)), ladder("a"))
+    with pytest.raises(BadRequestError):
+        broker.chat(MESSAGE, params=dict.fromkeys(names, 0) | {"user": "u", "store": False})
+    rows = broker.rows()
+    assert [row.attempt for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert {row.http_status for row in rows} == {400}

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmbroker
 from llmbroker.client import AsyncDirectClient, DirectClient
+from llmbroker.client.flow import MENDS
 from llmbroker.errors import (
     AuthError,
     BadRequestError,
@@ -235,6 +237,59 @@ def test_a_deployment_remembers_its_mend() -> None:
     client.chat("b", params={"temperature": 0})
     assert len(port.requests) == 3
     assert "temperature" not in json.loads(port.requests[2].body)
+
+
+def refuses(*names: str) -> Any:
+    """A server that refuses each of these, the first that it sees, and answers what has none of them."""
+
+    def answer(request: Any) -> Answer:
+        sent = json.loads(request.body)
+        for name in names:
+            if name in sent:
+                error = {"message": f"Unsupported parameter: '{name}'.", "code": "unsupported_parameter", "param": name}
+                return Answer(status=400, body={"error": error})
+        return Answer(headers=SSE, body=stream_of("hello"))
+
+    return answer
+
+
+MANY = {"temperature": 0, "top_p": 1, "seed": 3, "user": "u", "store": False}
+
+
+@ALL
+def test_parameters_refused_one_after_the_other_are_mended_within_one_call(way: Way) -> None:
+    port = Replay().on(None, refuses(*MANY), times=None)
+    assert way(port, params={**MANY, "stop": ["x"]}).text == "hello"
+    assert len(port.requests) == 1 + len(MANY)
+    last = json.loads(port.requests[-1].body)
+    assert not set(MANY) & set(last)
+    assert last["stop"] == ["x"]
+
+
+@ALL
+def test_no_call_is_mended_for_ever(way: Way) -> None:
+    more = {**MANY, "presence_penalty": 0, "frequency_penalty": 0}
+    port = Replay().on(None, refuses(*more), times=None)
+    with pytest.raises(BadRequestError) as caught:
+        way(port, params=more)
+    assert caught.value.param == "presence_penalty"
+    assert len(port.requests) == 1 + MENDS
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_calls_that_are_refused_at_the_same_time_are_all_mended(streamed: bool) -> None:
+    """Whoever comes second learns nothing new, and is asked again all the same."""
+    server = refuses("temperature")
+    port = Replay().on(None, lambda request: msgspec.structs.replace(server(request), delay=1.0), times=None)
+    client = AsyncDirectClient(base_url=URL, model="m", io=port)
+
+    async def one() -> str:
+        if not streamed:
+            return (await client.chat("hi", params={"temperature": 0})).text
+        return "".join([piece async for piece in client.stream("hi", params={"temperature": 0})])
+
+    assert await asyncio.gather(one(), one(), one()) == ["hello"] * 3
+    assert len(port.requests) == 6
 
 
 def test_leaving_a_stream_early_closes_the_connection() -> None:

@@ -258,6 +258,17 @@ def test_a_failover_of_the_pool_is_told() -> None:
     assert told.llm_name in ("one", "two")
 
 
+def test_a_refusal_that_the_same_model_was_spared_is_no_failover() -> None:
+    error = {"message": "Unsupported parameter: 'seed'.", "code": "unsupported_parameter", "param": "seed"}
+    port = Replay().on(None, Answer(status=400, body={"error": error}))
+    port.on(None, Answer(headers={"content-type": "text/event-stream"}, body=stream(made_reply("Hi."), "openai-chat")))
+    pool = [llmbroker.LLMConfig(name="one", model="m", base_url="http://one.example/v1", api_key_ref="")]
+    with llmbroker.Broker(pool=pool, journal=False, io=port) as broker:
+        events = list(llmbroker.stream_tool_loop(broker, "Hi", params={"seed": 1}))
+    assert len(events[-1].reply.attempts) == 2
+    assert [e for e in events if isinstance(e, FailedOver)] == []
+
+
 def test_text_alone_can_be_read() -> None:
     port = scripted("openai-chat", made_reply("Good "), made_reply("x"))
     assert "".join(llmbroker.stream_tool_loop(client(port, "openai-chat"), "Hi", tools=[weather]).text()) == "Good "

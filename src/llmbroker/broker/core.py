@@ -110,6 +110,11 @@ class Core:
         ask.last_id[id(lane)] = row.id
         return row
 
+    async def mended(self, ask: Ask, row: Row, error: LLMBrokerError) -> Row:
+        """A parameter was refused and the provider is asked again without it: close this request's row, open the next one's."""
+        await self.close_row(ask, row, "error", error=error)
+        return self.begin(ask, row.lane)
+
     def row_of(
         self,
         ask: Ask,

@@ -60,8 +60,13 @@ async def whole(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcome:
     """Run one attempt for a whole reply."""
     lane, port = lease.lane, core.port
     row = core.begin(ask, lane)
+
+    async def refused(error: LLMBrokerError) -> None:
+        nonlocal row
+        row = await core.mended(ask, row, error)
+
     try:
-        reply = await complete(port, lane.deployment, ask.request_for(lane), deadline, lease.hear)
+        reply = await complete(port, lane.deployment, ask.request_for(lane), deadline, lease.hear, refused)
         if is_empty(reply) and core.others(ask):
             raise EmptyAnswerError(
                 f"{lane.member.name} answered with nothing (finish reason {reply.finish_reason}).",

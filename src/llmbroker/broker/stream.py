@@ -108,6 +108,12 @@ async def opening(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcom
     lane, port = lease.lane, core.port
     row = core.begin(ask, lane)
     stream = ReplyStream(port, lane.deployment, ask.request_for(lane), deadline)
+
+    async def refused(error: LLMBrokerError) -> None:
+        nonlocal row
+        row = await core.mended(ask, row, error)
+
+    stream.refused = refused
     events: list[Event] = []
     try:
         while True:

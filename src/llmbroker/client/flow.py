@@ -1,13 +1,13 @@
 """One request on one deployment, whole or streamed, as flows.
 
 Nothing here chooses, retries elsewhere, or writes a journal. The one retry is the *mend*: a provider that refuses a parameter's
-name or value is asked once more without it, and the deployment remembers.
+name or value is asked again without it, and the deployment remembers; one that refuses several names them one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -35,13 +35,21 @@ _STREAMS = {"sse": "text/event-stream", "ndjson": "application/x-ndjson"}
 
 E = TypeVar("E", bound=LLMBrokerError)
 Heard: TypeAlias = Callable[[Mapping[str, str]], None]
+Refused: TypeAlias = Callable[[BadRequestError], Awaitable[None]]
+MENDS = 5
+"""Refusals of one call that are mended; each must teach something."""
 
 
 # -- flows ---------------------------------------------------------------------------------------------------------------
 
 
 async def complete(
-    port: Port, deployment: Deployment, request: Request, deadline: float | None, heard: Heard | None = None
+    port: Port,
+    deployment: Deployment,
+    request: Request,
+    deadline: float | None,
+    heard: Heard | None = None,
+    refused: Refused | None = None,
 ) -> Reply:
     """Send one request and return the whole reply.
 
@@ -51,15 +59,20 @@ async def complete(
         request: what is asked, with ``stream`` False.
         deadline: on the scale of ``port.now()``.
         heard: gets the headers of a good reply, or None: nobody wants them.
+        refused: is awaited with each refusal that is mended, before the request goes out again.
 
     Raises:
         ProviderError, ConnectionFailedError, LLMTimeoutError, InvalidProviderResponseError: with provider and model.
     """
-    try:
-        return await _complete(port, deployment, request, deadline, heard)
-    except BadRequestError as error:
-        if not _learn(error, request, deployment):
-            raise
+    for _ in range(MENDS):
+        known = deployment.mended
+        try:
+            return await _complete(port, deployment, request, deadline, heard)
+        except BadRequestError as error:
+            if not _learn(error, request, deployment, known):
+                raise
+            if refused is not None:
+                await refused(error)
     return await _complete(port, deployment, request, deadline, heard)
 
 
@@ -103,14 +116,15 @@ def _folded(http: HTTPReply, deployment: Deployment, request: Request) -> Reply:
     return reader.reply()
 
 
-def _learn(error: ProviderError, request: Request, deployment: Deployment) -> bool:
-    """Remember what would mend this refusal; False if nothing new would."""
+def _learn(error: ProviderError, request: Request, deployment: Deployment, sent: Mend) -> bool:
+    """Remember what would mend this refusal of what was sent with these mends; False if nothing new would."""
+    if deployment.mended is not sent:
+        return True  # another call learnt something while this one was out
     mend = deployment.dialect.mend(error, request, deployment) if deployment.dialect.mend else None
     if mend is None:
         return False
-    known = deployment.mended
-    merged = Mend(rename={**known.rename, **mend.rename}, drop=known.drop | mend.drop)
-    if merged == known:
+    merged = Mend(rename={**sent.rename, **mend.rename}, drop=sent.drop | mend.drop)
+    if merged == sent:
         return False
     deployment.mended = merged
     return True
@@ -283,6 +297,8 @@ class ReplyStream:
         self._at_once: list[Event] = []
         self.headers: Mapping[str, str] | None = None
         """Of a good reply, as soon as they are there."""
+        self.refused: Refused | None = None
+        """As of ``complete``."""
         self.reply: Reply | None = None
         self.failure: BaseException | None = None
 
@@ -347,12 +363,19 @@ class ReplyStream:
         return []
 
     async def _open(self) -> None:
-        try:
-            await self._open_once()
-        except BadRequestError as error:
-            if not _learn(error, self._request, self._deployment):
-                raise
-            await self._open_once()
+        deployment = self._deployment
+        for _ in range(MENDS):
+            known = deployment.mended
+            try:
+                await self._open_once()
+            except BadRequestError as error:
+                if not _learn(error, self._request, deployment, known):
+                    raise
+                if self.refused is not None:
+                    await self.refused(error)
+            else:
+                return
+        await self._open_once()
 
     async def _open_once(self) -> None:
         deployment = self._deployment
