@@ -21,147 +21,12 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from llmbroker.gauges import Gauges
 from llmbroker.providers.base import duration
 from llmbroker.providers.meters import Meter
-
-PERIODS = (60.0, 1.0, 5.0, 10.0, 15.0, 20.0, 30.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 18000.0, 86400.0)
-"""Periods that quotas have, the likeliest first."""
-MINUTE = PERIODS[0]
-SHARP = 0.6
-"""An arc so narrow is waited out; within a wider one it is tried."""
-LATE = 0.05
-"""Seconds after a reset at which an attempt goes out."""
-BLIP = 2
-"""So few refusals that are over at a moment when no reset was due say nothing about the window."""
-LONGEST = 300.0
-"""Seconds between two tries of a spent quota of which nothing is known."""
-REMEMBERED = 512
-
-
-class Bucket:
-    """A quota that drains steadily: its size, rate and level as its last refusal stated them, and what was sent since."""
-
-    __slots__ = ("_at", "_level", "_sizes", "limit", "rate")
-
-    def __init__(self, limit: float, rate: float) -> None:
-        self.limit = limit
-        self.rate = rate
-        self._level = 0.0
-        self._at = 0.0
-        self._sizes: deque[float] = deque(maxlen=8)
-
-    def level(self, now: float) -> float:
-        """Return what is in it."""
-        return max(0.0, self._level - max(0.0, now - self._at) * self.rate)
-
-    def size(self, characters: int) -> float:
-        """Return what a request of that many characters may take: as those that were refused, by their larger half."""
-        if not self._sizes:
-            return characters / 4.0
-        known = sorted(self._sizes)
-        return max(1.0, known[-1 if len(known) < 4 else -2] + characters / 4.0)
-
-    def opens(self, now: float, characters: int) -> float:
-        """Return when a request of that size will fit; ``now`` if it does."""
-        over = self.level(now) + min(self.size(characters), self.limit) - self.limit
-        return now + over / self.rate if over > 1e-6 else now
-
-    def add(self, amount: float, now: float) -> None:
-        """Take what was sent, or give back, where it is less than 0, what a request did not use."""
-        self._level = max(0.0, self.level(now) + amount)
-        self._at = now
-
-    def state(self, limit: float, rate: float, used: float, requested: float, characters: int, now: float) -> None:
-        """Take what a refusal says."""
-        self.limit, self.rate = limit, rate
-        self._level, self._at = min(used, limit), now
-        self._sizes.append(requested - characters / 4.0)
-
-
-class Window:
-    """When a quota resets, as far as its refusals tell."""
-
-    __slots__ = ("_arcs", "_slides")
-
-    def __init__(self) -> None:
-        self._arcs: dict[float, tuple[float, float, int]] = {}
-        self._slides: dict[float, int] = {}
-
-    def reset(self, low: float, high: float, oldest: dict[float, float]) -> None:
-        """A reset happened in that span.
-
-        Args:
-            low: when the last refused attempt began.
-            high: when the first admitted one began.
-            oldest: for each period, when the oldest attempt began that a sliding window held before.
-        """
-        for period in PERIODS:
-            self._lay_over(period, low, high)
-            first = oldest.get(period)
-            if first is not None:
-                hit = low - LATE < first + period <= high + LATE
-                self._slides[period] = max(0, min(8, self._slides.get(period, 0) + (1 if hit else -2)))
-
-    def _lay_over(self, period: float, low: float, high: float) -> None:
-        if high - low >= period:
-            return
-        known = self._arcs.get(period)
-        if known is None or known[2] <= 0:
-            self._arcs[period] = (low, high, 1)
-            return
-        first, last, seen = known
-        shift = round(((low + high) - (first + last)) / 2.0 / period) * period
-        first, last = max(first + shift, low), min(last + shift, high)
-        if first <= last + LATE:
-            self._arcs[period] = (min(first, last), max(first, last), min(seen + 1, 8))
-        else:
-            self._arcs[period] = (low, high, 1 if seen < 4 else seen - 3)
-
-    def closed(self, low: float, high: float) -> None:
-        """No reset happened in that span: shorter periods are ruled out."""
-        for period in PERIODS:
-            if high - low > period + LATE:
-                self._arcs.pop(period, None)
-                self._slides.pop(period, None)
-
-    def missed(self, period: float, at: float) -> None:
-        """What was expected until ``at`` had not come: the arc was too narrow, or is wrong."""
-        low, high, seen = self._arcs[period]
-        late = at - high - math.floor((at - high) / period) * period
-        self._arcs[period] = (low, high + late + SHARP, seen - 2)
-
-    def denies(self, low: float, high: float) -> bool:
-        """Whether a reset in that span goes against all that is known."""
-        known = False
-        for period, (first, last, seen) in self._arcs.items():
-            if period >= MINUTE or seen > 1 or last - first < period / 3:
-                known = True
-                shift = round(((low + high) - (first + last)) / 2.0 / period) * period
-                if max(first + shift, low) <= min(last + shift, high) + SHARP:
-                    return False
-        return known
-
-    def best(self) -> tuple[float, int]:
-        """Return the likeliest period and how many resets agree with it; (minute, 0) before the first."""
-        period, seen = MINUTE, 0
-        for one in PERIODS:
-            known = self._arcs.get(one)
-            if known is not None and known[2] > seen:
-                period, seen = one, known[2]
-        return period, seen
-
-    def sliding(self, period: float) -> int:
-        """Return how often a sliding window of that period foretold a reset."""
-        return self._slides.get(period, 0)
-
-    def arc(self, period: float, after: float) -> tuple[float, float]:
-        """Return the span of the first reset that may come after a moment."""
-        low, high, _ = self._arcs[period]
-        shift = math.ceil((after - high) / period) * period
-        return low + shift, high + shift
+from llmbroker.windows import BLIP, LATE, LONGEST, MINUTE, PERIODS, REMEMBERED, SHARP, Bucket, Learnt, Window
 
 
 class Quota:
@@ -173,9 +38,31 @@ class Quota:
         gauges: what replies state to be left, or None: nothing was stated.
         luck: the share of the last attempts that were let in.
         no_takes: seconds within which a refusal comes; an attempt that lasts longer was let in.
+        learnt: when a refusal, or its end, taught something new; minus infinity: never.
+        own: what this process sent, where other processes are told of it, else None.
+        others: how many other processes send on it now.
+        heard: until when what they sent is known.
+        taken: what this process took of the bucket in all.
     """
 
-    __slots__ = ("_counts", "_opened", "_sent", "_spent", "_tries", "bucket", "gauges", "last_no", "luck", "no_takes", "window")
+    __slots__ = (
+        "_counts",
+        "_opened",
+        "_sent",
+        "_spent",
+        "_tries",
+        "bucket",
+        "gauges",
+        "heard",
+        "last_no",
+        "learnt",
+        "luck",
+        "no_takes",
+        "others",
+        "own",
+        "taken",
+        "window",
+    )
 
     def __init__(self) -> None:
         self.bucket: Bucket | None = None
@@ -189,6 +76,11 @@ class Quota:
         self._tries = 0
         self._opened = -math.inf
         self._counts: deque[int] = deque(maxlen=4)
+        self.learnt = -math.inf
+        self.own: deque[float] | None = None
+        self.others = 0
+        self.heard = -math.inf
+        self.taken = 0.0
 
     @property
     def known(self) -> bool:
@@ -221,9 +113,12 @@ class Quota:
 
     def _when_full(self, now: float) -> float:
         """Return when a window that is known well and full has room again."""
-        full = max(self._counts) + 1
+        full = most = max(self._counts) + 1
         period, seen = self.window.best()
-        if seen < 2 or len(self._sent) < full or min(self._counts) < 0.7 * full:
+        if self.others and self.own is not None:
+            # What the others sent since they were last heard of is not known: as much as this process did, each.
+            full = max(1, full - self.others * sum(1 for _ in _since(self.own, self.heard)))
+        if seen < 2 or len(self._sent) < full or min(self._counts) < 0.7 * most:
             return now
         if self.window.sliding(period) >= 2:
             oldest = self._sent[-full]
@@ -237,18 +132,25 @@ class Quota:
     def send(self, now: float, characters: int) -> float:
         """An attempt goes out; return what it reserved of the bucket."""
         self._sent.append(now)
+        if self.own is not None:
+            self.own.append(now)
         if self.gauges is not None:
             self.gauges.send(now, characters)
         if self.bucket is None:
             return 0.0
         size = self.bucket.size(characters)
-        self.bucket.add(size, now)
+        self._take(size, now)
         return size
+
+    def _take(self, amount: float, now: float) -> None:
+        assert self.bucket is not None
+        self.bucket.add(amount, now)
+        self.taken += amount
 
     def settle(self, reserved: float, used: float | None, now: float) -> None:
         """An attempt ended: what it did not use of its reservation is free again."""
         if self.bucket is not None and reserved and used is not None:
-            self.bucket.add(used - reserved, now)
+            self._take(used - reserved, now)
 
     def used(self, characters: int, tokens: float) -> None:
         """A request of so many characters took that many tokens in all."""
@@ -274,8 +176,12 @@ class Quota:
     def unsent(self, reserved: float, started: float, now: float) -> None:
         """An attempt that was to go out then did not."""
         self.settle(reserved, 0.0, now)
-        if started in self._sent:
-            self._sent.remove(started)
+        self._forget(started)
+
+    def _forget(self, started: float) -> None:
+        for sent in (self._sent, self.own):
+            if sent is not None and started in sent:
+                sent.remove(started)
 
     # -- what came back --------------------------------------------------------------------------------------------------
 
@@ -284,6 +190,7 @@ class Quota:
         self.luck += 0.15 * (1.0 - self.luck)
         if self._spent is None or started <= self.last_no:
             return
+        self.learnt = started
         if self._tries <= BLIP and self.window.denies(self.last_no, started):
             self._counts.pop()  # it was busy for a moment
             self._spent = None
@@ -312,8 +219,8 @@ class Quota:
         """
         self.no_takes += 0.3 * (min(2.0 * (now - started) + 0.1, 5.0) - self.no_takes)
         self.luck -= 0.15 * self.luck
-        if started in self._sent:
-            self._sent.remove(started)
+        self.learnt = now
+        self._forget(started)
         if self.gauges is not None:
             self.gauges.refused(started)
         self.last_no = max(self.last_no, started)
@@ -344,7 +251,7 @@ class Quota:
         over = used + requested - limit
         wait = _wait_in(words) or stated
         if self.bucket is not None and reserved:
-            self.bucket.add(-reserved, now)
+            self._take(-reserved, now)
         if over <= 0 or not wait or not limit > 0 or requested > limit or wait > 900.0:
             return None
         if self.bucket is None:
@@ -380,11 +287,82 @@ class Quota:
             return max(now + 0.25, min(target, now + max(2.0 * self._step(period, streak), 0.25 * period)))
         return max(now + 0.25, target)
 
+    # -- other processes with the same key -------------------------------------------------------------------------------
+
+    def told(self, shift: float) -> Learnt:
+        """Return what was learnt. ``shift``: from this process's clock to seconds since 1970."""
+        arcs, slides = self.window.told(shift)
+        bucket, sizes = self.bucket.told(shift) if self.bucket is not None else (None, ())
+        return Learnt(
+            at=self.learnt + shift,
+            arcs=arcs,
+            slides=slides,
+            counts=tuple(self._counts),
+            opened=None if self._opened == -math.inf else self._opened + shift,
+            last_no=None if self.last_no == -math.inf else self.last_no + shift,
+            spent=None if self._spent is None else self._spent + shift,
+            tries=self._tries,
+            no_takes=self.no_takes,
+            luck=self.luck,
+            bucket=bucket,
+            sizes=sizes,
+        )
+
+    def adopt(self, learnt: Learnt, shift: float, now: float) -> bool:
+        """Take over what another process learnt, where that is newer and can be true; return whether it was."""
+        at = learnt.at - shift
+        if not self.learnt < at <= now + MINUTE or not 0.0 <= learnt.luck <= 1.0 or not 0.0 <= learnt.no_takes <= 10.0:
+            return False
+        if not all(0 <= count <= REMEMBERED for count in learnt.counts):
+            return False
+        if learnt.spent is not None and (learnt.last_no is None or not learnt.counts or learnt.spent - shift > now + MINUTE):
+            return False
+        self.learnt = at
+        self.window.adopt(learnt.arcs, learnt.slides, -shift)
+        self._counts.clear()
+        self._counts.extend(learnt.counts)
+        self._opened = -math.inf if learnt.opened is None else learnt.opened - shift
+        self.last_no = -math.inf if learnt.last_no is None else learnt.last_no - shift
+        self._spent = None if learnt.spent is None else learnt.spent - shift
+        self._tries = max(0, learnt.tries)
+        self.luck, self.no_takes = learnt.luck, learnt.no_takes
+        if learnt.bucket is not None:
+            limit, rate, level, moment = learnt.bucket
+            if limit > 0.0 and rate > 0.0 and 0.0 <= level <= 2.0 * limit and moment - shift <= now + MINUTE:
+                self.bucket = Bucket(limit, rate)
+                self.bucket.adopt(level, moment - shift, learnt.sizes)
+        return True
+
+    def share(self) -> None:
+        """From now on keep apart what this process sends."""
+        if self.own is None:
+            self.own = deque(self._sent, maxlen=REMEMBERED)
+
+    def hear(self, at: float, number: int, size: float, now: float) -> None:
+        """Another process sent so many attempts at a moment, or, where it is less than 0, took so many back."""
+        for _ in range(min(-number, REMEMBERED)):
+            if at in self._sent:
+                self._sent.remove(at)
+        if number > 0:
+            merged = sorted([*self._sent, *[at] * min(number, REMEMBERED)])
+            self._sent.clear()
+            self._sent.extend(merged)
+        if size and self.bucket is not None:
+            self.bucket.add(size, now)
+
     def _step(self, period: float, streak: float) -> float:
         longest = min(period, MINUTE) / 6.0
         if streak > MINUTE:
             return min(0.75 * streak, LONGEST)
         return float(min(longest, 2.5 * 1.8 ** (self._tries - 1)))
+
+
+def _since(moments: deque[float], after: float) -> Iterable[float]:
+    """Return the last of these moments, down to one."""
+    for at in reversed(moments):
+        if at <= after:
+            return
+        yield at
 
 
 _STATED = re.compile(

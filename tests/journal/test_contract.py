@@ -15,6 +15,7 @@ from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import Usage
 from llmbroker.journal import Call, Query, Rating, Store, utc
 from llmbroker.journal.records import STATUSES
+from llmbroker.journal.tidings import KEPT, MOST_RATINGS, Sent, Since, Tidings
 
 from .conftest import T0, make_call
 
@@ -448,3 +449,103 @@ def test_a_day_is_a_day_of_utc(store: Store) -> None:
     midnight = datetime(2026, 3, 1, tzinfo=UTC)
     store.record([make_call(ts=midnight - timedelta(microseconds=1)), make_call(ts=midnight)])
     assert list(store.stats(ANY, by="day")) == ["2026-02-28", "2026-03-01"]
+
+
+# -- what processes tell each other ----------------------------------------------------------------------------------------
+
+
+def tell(store: Store, **what: Any) -> None:
+    store.tell(Tidings(at=what.pop("at", T0), **what))
+
+
+def test_a_note_is_told_once_and_again_when_it_changes(store: Store) -> None:
+    tell(store, notes={"a": b"1", "b": b"2"})
+    first = store.look(Since())
+    assert first.notes == {"a": b"1", "b": b"2"}
+    assert store.look(Since(stamp=first.stamp)).notes == {}
+    tell(store, notes={"a": b"3"})
+    assert store.look(Since(stamp=first.stamp)).notes == {"a": b"3"}
+
+
+def test_counts_are_told_whole_and_the_newest_holds(store: Store) -> None:
+    tell(store, sent=[Sent("k", "me", 5, 1), Sent("k", "you", 5, 2, 7.5)])
+    first = store.look(Since())
+    assert sorted((one.sender, one.number, one.size) for one in first.sent) == [("me", 1, 0.0), ("you", 2, 7.5)]
+    tell(store, sent=[Sent("k", "me", 5, 4)])
+    assert [one.number for one in store.look(Since(stamp=first.stamp)).sent] == [4]
+
+
+def test_old_counts_and_notes_are_forgotten_and_no_stamp_is_given_twice(store: Store) -> None:
+    tell(store, notes={"old": b"x"}, sent=[Sent("k", "me", 5, 1), Sent("other", "me", 5, 1)])
+    tell(store, sent=[Sent("k", "me", 50, 1)])
+    last = store.look(Since()).stamp
+    tell(store, at=T0 + KEPT + 5, stale={"k": 60})
+    tell(store, at=T0 + KEPT + 5, notes={"new": b"y"}, stale={"k": 60})
+    look = store.look(Since())
+    assert set(look.notes) == {"new"}
+    assert [one.name for one in look.sent if one.second < 50] == ["other"]
+    assert look.stamp > last
+    assert set(store.look(Since(stamp=last)).notes) == {"new"}
+
+
+def test_a_rating_is_seen_once_with_its_call_and_what_counts_of_it(store: Store) -> None:
+    call = make_call(operation="op")
+    store.record([call, Rating(call_id=call.id, score=0.2, ts=utc(T0 + 5)), Rating(call_id="nobody", score=1.0, ts=utc(T0))])
+    look = store.look(Since())
+    assert [(one.llm_name, one.operation, one.score) for one in look.rated] == [("alpha", "op", 0.2), (None, None, 1.0)]
+    assert store.look(Since(rated=look.highest)).rated == []
+    store.record([Rating(call_id=call.id, score=0.9, ts=utc(T0 + 4))])  # late: an older judgement does not replace a newer one
+    assert [one.score for one in store.look(Since(rated=look.highest)).rated] == [0.2]
+
+
+def test_ratings_that_became_visible_late_are_asked_for_again(store: Store) -> None:
+    call = make_call()
+    store.record([call, *(Rating(call_id=call.id, score=0.5, ts=utc(T0 + n)) for n in range(3))])
+    look = store.look(Since())
+    numbers = [one.number for one in look.rated]
+    assert [one.number for one in store.look(Since(rated=numbers[-1], missed=(numbers[0],))).rated] == [numbers[0]]
+
+
+def test_ratings_whose_numbers_are_given_anew_are_seen(store: Store) -> None:
+    old = make_call()
+    store.record([old, *(Rating(call_id=old.id, score=0.5, ts=utc(T0)) for _ in range(5))])
+    highest = store.look(Since()).highest
+    assert store.prune(utc(T0 + 1), batch=10) == 1
+    new = make_call(60)
+    store.record([new, Rating(call_id=new.id, score=0.7, ts=utc(T0 + 60))])
+    assert [one.call_id for one in store.look(Since(rated=highest)).rated] == [new.id]
+
+
+def test_a_flood_of_ratings_is_taken_from_its_new_end(store: Store) -> None:
+    call = make_call()
+    store.record([call, *(Rating(call_id=call.id, score=0.5, ts=utc(T0 + n)) for n in range(MOST_RATINGS + 5))])
+    look = store.look(Since())
+    assert len(look.rated) == MOST_RATINGS
+    assert look.rated[-1].number == look.highest
+
+
+def test_switched_models_are_told_with_every_look(store: Store) -> None:
+    store.set_disabled("a", True)
+    store.set_disabled("b", False)
+    assert store.look(Since()).switched == {"a": True, "b": False}
+
+
+def test_stamps_are_not_given_twice_by_writers_at_once(store: Store) -> None:
+    def write(name: str) -> None:
+        for number in range(20):
+            tell(store, notes={f"{name}{number}": b"x"})
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    seen: dict[str, bytes] = {}
+    stamp = 0
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        look = store.look(Since(stamp=stamp))
+        assert not seen.keys() & look.notes.keys()
+        seen.update(look.notes)
+        stamp = look.stamp
+    for thread in threads:
+        thread.join()
+    seen.update(store.look(Since(stamp=stamp)).notes)
+    assert len(seen) == 60

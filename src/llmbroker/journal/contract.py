@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from llmbroker.catalog import LLMConfig
 from llmbroker.journal.records import Call, Grouping, Query, Row, Stats
+
+if TYPE_CHECKING:
+    from llmbroker.journal.tidings import Look, Since, Tidings
 
 T = TypeVar("T")
 MAX_PAGE = 1000
@@ -106,12 +109,21 @@ class Store(Protocol):
         """Keep a small value under a name, or delete it (None)."""
         ...
 
-    def transact(self, work: Callable[[Statements], T], *, reads: bool = False) -> T:
+    def transact(self, work: Callable[[Statements], T], *, reads: bool = False, brief: bool = False) -> T:
         """Do work in one transaction, committed when it returns, and return its result; what it raises undoes it.
 
-        ``reads``: it writes nothing and need wait for nobody who does. Where a connection breaks, work may be done twice; it
+        ``reads``: it writes nothing and need wait for nobody who does. ``brief``: it is quick, and gives up soon where another
+        process writes. Where a connection breaks, work may be done twice; it
         must be right then, too.
         """
+        ...
+
+    def look(self, since: Since) -> Look:
+        """Return what the processes of this store told each other since then; quick, or a ``StoreError``."""
+        ...
+
+    def tell(self, tidings: Tidings) -> None:
+        """Write what this process has to tell, all or none; quick, or a ``StoreError``."""
         ...
 
     def close(self) -> None:

@@ -5,8 +5,12 @@ Theory of operation
 The contract and the questions are those of the SQLite store; the schema is the same numbered steps, told in PostgreSQL's types.
 Two connections, made when they are first needed: one that only writes rows, one for everything else, each behind a lock. A
 connection that broke while nobody looked is made anew and the work done again: every statement may be repeated (a row whose id
-is there is left out). While the server is away, rows go to a spool file in llmbroker's own folder and no call waits for it
-longer than ``CONNECT`` seconds, nor more often than the journal's pauses allow.
+is there is left out).
+
+A server may be away, or be there and not answer. What stands on the way of a call (a row, a key, a look at what other processes
+learnt) waits for an answer twenty times as long as it usually takes, within ``SOON``; then the connection is given up, rows go
+to a spool file in llmbroker's own folder, and a new connection is made in a thread of its own, for which no call waits longer
+than ``AGAIN`` seconds, nor more often than the journal's pauses allow.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -24,25 +27,25 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from llmbroker.catalog import LLMConfig
-from llmbroker.errors import ConfigurationError, StoreError
+from llmbroker.errors import StoreError
 from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
 from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS
+from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, clock, connection_class, driver
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
+from llmbroker.journal.tidings import Look, Since, Tidings, look, tell
 from llmbroker.transports.model_store import data_home
 
 if TYPE_CHECKING:
     import psycopg
 
 T = TypeVar("T")
-CONNECT = 2
-"""Seconds for a connection."""
-WORK = 5000
-"""Milliseconds for a statement that writes a row; ten times as long for a question."""
 _TRIES = 40
 _LOCK = 0x6C6C6D62
 """The advisory lock under which one process at a time brings the schema up to date."""
+_TELLING = _LOCK + 1
+"""The advisory lock under which one process at a time gives out a stamp."""
 _INSERT = (
     f"INSERT INTO llmbroker_calls ({', '.join(COLUMNS)}) VALUES ({', '.join(['%s'] * len(COLUMNS))})"  # noqa: S608 - our names
     " ON CONFLICT DO NOTHING RETURNING 1"
@@ -69,8 +72,8 @@ class PostgresStore:
     def __init__(self, address: str) -> None:
         self.address = re.sub(r"^(?:postgres|postgresql\+psycopg)://", "postgresql://", address)
         self.where = _shown(self.address)
-        self._writer = _Link(WORK)
-        self._reader = _Link(10 * WORK)
+        self._writer = Link(WORK, SOON)
+        self._reader = Link(10 * WORK, (WORK / 100, WORK / 80))
 
     @property
     def direct(self) -> bool:
@@ -103,7 +106,7 @@ class PostgresStore:
     def find(self, *, scope: str | None, call_id: str | None = None, trace_id: str | None = None) -> Call | None:
         """Return the call of that id, or the newest successful call of that trace."""
         sql, values = queries.found(scope, call_id, trace_id, "%s")
-        rows = self._rows(sql, *values)
+        rows = self._soon(sql, *values)
         return from_row(rows[0]) if rows else None
 
     def stats(self, query: Query, *, by: Grouping = "llm_name") -> dict[str, Stats]:
@@ -139,13 +142,13 @@ class PostgresStore:
                 db.execute("DELETE FROM llmbroker_bodies WHERE call_id = ANY(%s)", (ids,))
                 return len(old)
 
-        return self._work(self._reader, delete)
+        return self._work(self._writer, delete)
 
     # -- model list, disabled models, keys, state --------------------------------------------------------------------------
 
     def disabled(self) -> dict[str, bool]:
         """Return which models were switched by hand."""
-        rows = self._rows('SELECT name, disabled FROM llmbroker_disabled ORDER BY name COLLATE "C"')
+        rows = self._soon('SELECT name, disabled FROM llmbroker_disabled ORDER BY name COLLATE "C"')
         return {name: bool(value) for name, value in rows}
 
     def set_disabled(self, name: str, value: bool) -> None:
@@ -176,7 +179,7 @@ class PostgresStore:
 
     def secret(self, ref: str, scope: str | None) -> bytes | None:
         """Return the ciphertext stored for exactly this scope, or None."""
-        rows = self._rows("SELECT value FROM llmbroker_secrets WHERE ref = %s AND scope = %s", ref, scope or "")
+        rows = self._soon("SELECT value FROM llmbroker_secrets WHERE ref = %s AND scope = %s", ref, scope or "")
         return bytes(rows[0][0]) if rows else None
 
     def set_secret(self, ref: str, scope: str | None, value: bytes | None) -> None:
@@ -199,7 +202,7 @@ class PostgresStore:
 
     def state(self, name: str) -> bytes | None:
         """Return a small value that another room keeps here, or None."""
-        rows = self._rows("SELECT value FROM llmbroker_state WHERE name = %s", name)
+        rows = self._soon("SELECT value FROM llmbroker_state WHERE name = %s", name)
         return bytes(rows[0][0]) if rows else None
 
     def states(self, prefix: str) -> dict[str, bytes]:
@@ -218,14 +221,28 @@ class PostgresStore:
                 value,
             )
 
-    def transact(self, work: Callable[[Statements], T], *, reads: bool = False) -> T:
+    def transact(self, work: Callable[[Statements], T], *, reads: bool = False, brief: bool = False) -> T:
         """Do work in one transaction."""
 
         def done(db: psycopg.Connection[Any]) -> T:
             with db.transaction():
                 return work(_Statements(db))
 
-        return self._work(self._reader, done)
+        return self._work(self._writer if brief else self._reader, done)
+
+    def look(self, since: Since) -> Look:
+        """Return what the processes of this database told each other."""
+        return self._work(self._writer, lambda db: look(_Statements(db), since))
+
+    def tell(self, tidings: Tidings) -> None:
+        """Write what this process has to tell."""
+
+        def write(db: psycopg.Connection[Any]) -> None:
+            with db.transaction():
+                db.execute("SELECT pg_advisory_xact_lock(%s)", (_TELLING,))
+                tell(_Statements(db), tidings)
+
+        self._work(self._writer, write)
 
     # -- connections -------------------------------------------------------------------------------------------------------
 
@@ -233,31 +250,38 @@ class PostgresStore:
         """Close both connections; may be called twice."""
         for link in (self._writer, self._reader):
             with link.lock:
-                link.drop()
+                link.close()
 
     def __del__(self) -> None:
         """Close what was left open: a store that was dropped is no leak."""
         for link in (self._writer, self._reader) if hasattr(self, "_reader") else ():
             try:  # no contextlib: when Python ends, its names may be gone
-                link.drop()
+                link.close()
             except Exception:  # noqa: BLE001, S110 - nobody is there to be told
                 pass
 
     def _rows(self, sql: str, *values: Any) -> list[Any]:
         return self._work(self._reader, lambda db: db.execute(sql, _fit(values)).fetchall())
 
-    def _do(self, sql: str, *values: Any) -> None:
-        self._work(self._reader, lambda db: db.execute(sql, _fit(values)))
+    def _soon(self, sql: str, *values: Any) -> list[Any]:
+        return self._work(self._writer, lambda db: db.execute(sql, _fit(values)).fetchall())
 
-    def _work(self, link: _Link, work: Callable[[psycopg.Connection[Any]], T]) -> T:
-        psycopg = _driver()
+    def _do(self, sql: str, *values: Any) -> None:
+        self._work(self._writer, lambda db: db.execute(sql, _fit(values)))
+
+    def _work(self, link: Link, work: Callable[[psycopg.Connection[Any]], T]) -> T:
+        psycopg = driver()
         with link.lock:
             if link.pid != os.getpid():
                 link.inherited()
             stale = link.connection is not None
             while True:
                 try:
-                    return work(self._open(link))
+                    connection = link.opened(self._connect)
+                    begun = clock()
+                    connection.until = begun + link.patience
+                    result = work(connection)
+                    link.took(clock() - begun)
                 except psycopg.Error as error:
                     broken = link.connection is None or link.connection.closed or link.connection.broken
                     if broken or isinstance(error, psycopg.OperationalError):
@@ -265,25 +289,24 @@ class PostgresStore:
                     if stale and broken:
                         stale = False  # it had been lying idle and the server was gone: once more, with a new one
                         continue
+                    link.hasty = link.connection is None
                     raise self._failure(error) from error
+                else:
+                    return result
 
-    def _open(self, link: _Link) -> psycopg.Connection[Any]:
-        if link.connection is not None:
-            return link.connection
-        made: psycopg.Connection[Any] = _driver().connect(
-            self.address, autocommit=True, connect_timeout=CONNECT, tcp_user_timeout=2 * WORK
-        )
+    def _connect(self, timeout: int) -> Any:
+        made = connection_class().connect(self.address, autocommit=True, connect_timeout=CONNECT, tcp_user_timeout=2 * WORK)
+        made.until = clock() + 2 * WORK / 1000
         try:
-            made.execute(f"SET statement_timeout = {link.timeout}")
+            made.execute(f"SET statement_timeout = {timeout}")
             _migrate(made, self.where)
         except BaseException:
             made.close()
             raise
-        link.connection, link.pid = made, os.getpid()
         return made
 
     def _failure(self, error: psycopg.Error) -> StoreError:
-        psycopg = _driver()
+        psycopg = driver()
         words = str(error).strip().partition("\n")[0]
         state = error.sqlstate or ""
         if isinstance(error, (psycopg.DataError, psycopg.IntegrityError)):
@@ -307,44 +330,6 @@ class _Statements:
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
         """Run a statement."""
         return self._db.execute(statement.replace("?", "%s"), _fit(values))
-
-
-class _Link:
-    """One connection with its lock and the process that made it."""
-
-    __slots__ = ("connection", "lock", "pid", "timeout")
-
-    def __init__(self, timeout: int) -> None:
-        self.timeout = timeout
-        self.connection: psycopg.Connection[Any] | None = None
-        self.lock = threading.Lock()
-        self.pid = os.getpid()
-
-    def drop(self) -> None:
-        """Close the connection, if there is one."""
-        connection, self.connection = self.connection, None
-        if connection is not None and self.pid == os.getpid():
-            connection.close()
-
-    def inherited(self) -> None:
-        """Leave a connection of the parent process alone: closing it would end the parent's session."""
-        if self.connection is not None:
-            _INHERITED.append(self.connection)
-            self.connection = None
-        self.pid = os.getpid()
-
-
-_INHERITED: list[Any] = []
-
-
-def _driver() -> Any:
-    try:
-        import psycopg
-    except ImportError:
-        raise ConfigurationError(
-            "A journal in PostgreSQL needs psycopg.", hint="pip install 'llmbroker[postgres]', or name a file: broker.db"
-        ) from None
-    return psycopg
 
 
 def _shown(address: str) -> str:

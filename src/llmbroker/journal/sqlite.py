@@ -33,6 +33,7 @@ from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, 
 from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS, VERSION_TABLE
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
+from llmbroker.journal.tidings import Look, Since, Tidings, look, tell
 
 T = TypeVar("T")
 _INSERT = (
@@ -259,10 +260,30 @@ class SQLiteStore:
             except Exception:  # noqa: BLE001, S110 - nobody is there to be told
                 pass
 
-    def transact(self, work: Callable[[Statements], T], *, reads: bool = False) -> T:
+    def transact(self, work: Callable[[Statements], T], *, reads: bool = False, brief: bool = False) -> T:
         """Do work in one transaction."""
         begin = "BEGIN" if reads else "BEGIN IMMEDIATE"
-        return self._patiently(lambda db: _in_transaction(db, lambda: work(db), begin))
+        run = self._quickly if brief else self._patiently
+        return run(lambda db: _in_transaction(db, lambda: work(db), begin))
+
+    def look(self, since: Since) -> Look:
+        """Return what the processes of this file told each other; from a file that is not there yet, nothing."""
+        link = self._quick
+        if link.connection is None and not self._memory and not self.path.exists():
+            return Look(since.stamp, {}, (), {}, (), 0)
+        return self._quickly(lambda db: look(db, since))
+
+    def tell(self, tidings: Tidings) -> None:
+        """Write what this process has to tell."""
+        self._quickly(lambda db: _in_transaction(db, lambda: tell(db, tidings)))
+
+    def _quickly(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        link = self._quick
+        with link.lock:
+            try:
+                return work(self._open(link))
+            except sqlite3.Error as error:
+                raise self._failure(error, link) from error
 
     def _rows(self, sql: str, *values: Any) -> list[Any]:
         return self._patiently(lambda db: db.execute(sql, values).fetchall())
