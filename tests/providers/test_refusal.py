@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.conftest import shared_folder
 
@@ -262,6 +262,7 @@ values = st.recursive(
 
 
 @given(values)
+@example([{"loc": True, "msg": ""}])
 def test_no_json_breaks_the_reader(value: Any) -> None:
     error = refused(400, json.dumps(value))
     assert error.status == 400 and str(error)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
+from llmbroker.providers.base import duration
 from llmbroker.providers.waits import seconds
 
 Kind: TypeAlias = Literal["requests", "tokens", "input", "output"]
@@ -137,13 +138,21 @@ def _meter(
         return None
     if limit is not None:
         limit = max(limit, left)
-    reset = seconds(reset_text, headers=headers)
-    rough = 1.0 if reset_text is None or reset_text.isdigit() or "T" in reset_text else FINE
-    if reset is not None and reset > LONGEST:
-        reset = None
+    reset, rough = None, 1.0
+    if reset_text:
+        if reset_text[-1] == "s":
+            reset, rough = _duration(reset_text), FINE
+        else:
+            reset = seconds(reset_text, headers=headers)
+            rough = FINE if "." in reset_text else 1.0
+        if reset is not None and reset > LONGEST:
+            reset = None
     if period is not None and not 0 < period <= LONGEST:
         period = None
     return Meter(name, kind, left, limit, reset, period, rough)
+
+
+_duration = lru_cache(maxsize=512)(duration)  # a few of them come again and again
 
 
 def _number(text: str | None) -> float | None:

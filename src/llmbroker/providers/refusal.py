@@ -166,7 +166,7 @@ class _Found:
         # FastAPI's validation errors: [{"loc": [...], "msg": ..., "type": ...}]
         problems = [item for item in items if isinstance(item, dict) and isinstance(item.get("msg"), str)]
         if problems:
-            places = [".".join(str(step) for step in item.get("loc") or () if step != "body") for item in problems]
+            places = [_place(item.get("loc")) for item in problems]
             said = [f"{place}: {item['msg']}" if place else item["msg"] for place, item in zip(places, problems, strict=True)]
             self.message = f"{self.message}: {'; '.join(said)}" if self.message else "; ".join(said)
             self.param = self.param or places[0] or None
@@ -271,6 +271,11 @@ def classify(deployment: Deployment, status: int | None, codes: Sequence[str], m
 
 
 _LIMITS = {"tokens": "tokens", "requests": "requests"}
+
+
+def _place(loc: Any) -> str:
+    steps = loc if isinstance(loc, list) else [loc] if isinstance(loc, str) else []
+    return ".".join(str(step) for step in steps if step != "body")
 
 
 def refusal(

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from llmbroker.providers.base import duration
 
@@ -24,6 +25,7 @@ _HTTP_DATE = re.compile(r"(\d{1,2})[ -](\w{3})[ -](\d{4}) (\d\d):(\d\d):(\d\d)")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
+@lru_cache(maxsize=64)  # one reply states the same moments several times
 def _date(text: str | None) -> float | None:
     """Return epoch seconds out of an HTTP date (always GMT) or an RFC 3339 time."""
     if not text:
@@ -51,7 +53,7 @@ def seconds(text: str | None, *, unit: float = 1.0, headers: Mapping[str, str] |
     """
     if not text:
         return None
-    value = duration(text)
+    value = None if "T" in text else duration(text)
     if value is not None:
         if value >= 1e9 and unit == 1.0:  # an epoch: no wait is 30 years
             value = max(0.0, value / (1000.0 if value >= 1e11 else 1.0) - _clock(headers or {}))
