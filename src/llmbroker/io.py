@@ -197,3 +197,15 @@ async def gather(port: Port, flows: Sequence[Flow[T]], limit: int | None = None)
                 flow.close()  # one that never began would be reported as never awaited; for an ended one it does nothing
         raise
     return out
+
+
+async def whole(port: Port, request: HTTPRequest, deadline: float | None) -> HTTPReply:
+    """Read an answer to its end: what ``send`` is to a port that has nothing quicker."""
+    stream = await port.open(request, deadline)
+    parts = []
+    try:
+        while part := await stream.read(deadline):
+            parts.append(part)
+    finally:
+        await stream.close()
+    return HTTPReply(stream.status, stream.headers, b"".join(parts))

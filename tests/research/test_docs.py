@@ -11,8 +11,9 @@ from typing import Any, get_args
 
 import pytest
 
+from llmbroker import transports
 from llmbroker.errors import Kind
-from llmbroker.research import calls, designs, rows
+from llmbroker.research import designs, rows
 from llmbroker.testing import Answer, Replay, made_reply, whole
 from llmbroker.wire import HTTPRequest
 
@@ -53,7 +54,7 @@ def model(request: HTTPRequest) -> Answer:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Replay:
     port = Replay().on(None, model, times=None)
-    monkeypatch.setattr(calls, "_ports", {"blocking": port, "async": port})
+    monkeypatch.setattr(transports, "_shared", {False: port, True: port})
     run = rows.run
     for room in (rows, designs):
         monkeypatch.setattr(room, "run", lambda prepared, io: run(prepared, io or port))

@@ -17,8 +17,7 @@ from llmbroker.loop.run import DEFAULT_CONCURRENCY, DEFAULT_STEPS, Options, Run
 from llmbroker.loop.stream import AsyncToolLoopStream, ToolLoopStream
 from llmbroker.loop.watch import Pump, Watch
 from llmbroker.tools import DEFAULT_LIMIT
-
-_default_ports: dict[str, Port] = {}
+from llmbroker.transports import shared
 
 
 async def _ask_sync(run: Run) -> Any:
@@ -118,17 +117,7 @@ def port_of(caller: Any, kind: str) -> Port:
     own: Port | None = getattr(caller, "_io", None)
     if own is not None and hasattr(own, "call") and (kind == "async" or hasattr(own, "drive")):
         return own
-    port = _default_ports.get(kind)
-    if port is None:
-        if kind == "async":
-            from llmbroker.transports.aio import AsyncIO
-
-            port = AsyncIO()
-        else:
-            from llmbroker.transports.blocking import BlockingIO
-
-            port = BlockingIO()
-        _default_ports[kind] = port
+    port: Port = shared(awaited=kind == "async")
     return port
 
 

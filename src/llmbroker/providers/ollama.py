@@ -28,7 +28,7 @@ from llmbroker.exchange import (
 )
 from llmbroker.messages import Block, Image, Part, Text, encode_blocks
 from llmbroker.providers import refusal
-from llmbroker.providers.base import Deployment, Dialect, arguments_value
+from llmbroker.providers.base import Deployment, Dialect, arguments_value, parse_json
 from llmbroker.providers.params import asked, note, whole_number
 from llmbroker.providers.think import ThinkSplitter
 from llmbroker.wire import SSE, HTTPReply, HTTPRequest
@@ -186,13 +186,7 @@ class Decoder:
 
     def feed(self, event: SSE) -> list[Event]:
         """Decode one line."""
-        try:
-            body = msgspec.json.decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidProviderResponseError(
-                f"{self._deployment.provider.id} streamed a line for {self._deployment.model} that is not JSON ({error}).",
-                **self._deployment.facts(),
-            ) from None
+        body = parse_json(event.data, self._deployment)
         return self.take(body) if isinstance(body, dict) else []
 
     def take(self, body: JSON) -> list[Event]:

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from llmbroker.errors import InvalidProviderResponseError
 from llmbroker.exchange import (
     CallDelta,
     Event,
@@ -28,7 +27,7 @@ from llmbroker.exchange import (
     UsageReport,
 )
 from llmbroker.providers import refusal
-from llmbroker.providers.base import Deployment
+from llmbroker.providers.base import Deployment, parse_json
 from llmbroker.providers.params import whole_number
 from llmbroker.wire import SSE
 
@@ -69,13 +68,7 @@ class Decoder:
         """Decode one payload."""
         if event.data.strip() == b"[DONE]":
             return []
-        try:
-            body = msgspec.json.decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidProviderResponseError(
-                f"{self._deployment.provider.id} streamed an event for {self._deployment.model} that is not JSON ({error}).",
-                **self._deployment.facts(),
-            ) from None
+        body = parse_json(event.data, self._deployment)
         if not isinstance(body, dict):
             return []
         kind = body.get("type") or event.event

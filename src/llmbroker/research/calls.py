@@ -24,13 +24,13 @@ from llmbroker.research.config import LONGEST, ModelConfig
 from llmbroker.research.prompts import read_messages, with_marks
 from llmbroker.research.response import Response, made
 from llmbroker.research.structured import Form, form_of
+from llmbroker.transports import shared
 
 TRANSIENT = frozenset({"rate_limit", "server"})
 """Kinds of errors that time may mend; nothing else is tried again."""
 LONGEST_WAIT = 600.0
 """Seconds that a provider may ask to wait; for more the error is raised instead."""
 
-_ports: dict[str, Port] = {}
 Recorder = Any
 
 
@@ -74,6 +74,7 @@ class Ask:
         backoff_factor: float = 3,
         watchers: Sequence[Recorder] = (),
     ) -> None:
+        checked_tries(tries, wait_seconds, backoff_factor)
         self.params: Any = None
         if type(config) is ModelConfig:
             if config.embedding:
@@ -142,29 +143,16 @@ def checked_tries(tries: Any, wait_seconds: Any, backoff_factor: Any = 1) -> Non
 
 def blocking_port(config: Any, io: Port | None) -> Port:
     """Return the port of plain calls: the one handed in, the broker's own, or one that all configs share."""
-    if io is not None:
-        return io
-    if type(config) is not ModelConfig:
-        return _own_port(config, awaited=False)
-    port = _ports.get("blocking")
-    if port is None:
-        from llmbroker.transports.blocking import BlockingIO
-
-        port = _ports.setdefault("blocking", BlockingIO())
-    return port
+    return _port(config, awaited=False) if io is None else io
 
 
 def async_port(config: Any, io: Port | None) -> Port:
     """Return the port of awaited calls."""
-    if io is not None:
-        return io
-    if type(config) is not ModelConfig:
-        return _own_port(config, awaited=True)
-    port = _ports.get("async")
-    if port is None:
-        from llmbroker.transports.aio import AsyncIO
+    return _port(config, awaited=True) if io is None else io
 
-        port = _ports.setdefault("async", AsyncIO())
+
+def _port(config: Any, *, awaited: bool) -> Port:
+    port: Port = shared(awaited=awaited) if type(config) is ModelConfig else _own_port(config, awaited=awaited)
     return port
 
 

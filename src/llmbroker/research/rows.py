@@ -6,7 +6,8 @@ Here the arguments become a ``Study`` and its outcomes become columns; the flow 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -221,17 +222,22 @@ def _need_prices(configs: Sequence[Any]) -> None:
 # -- the two ways to run -----------------------------------------------------------------------------------------------------
 
 
-def _opened(options: Options) -> RunFile | None:
-    return None if options.run_file is None else RunFile(options.run_file)
+@contextmanager
+def _begun(prepared: Prepared) -> Iterator[Study]:
+    """Open the run file for as long as the study runs."""
+    options = prepared.options
+    file = None if options.run_file is None else RunFile(options.run_file)
+    try:
+        yield prepared.study(file, Silent() if options.dry_run else shown(options.progress))
+    finally:
+        if file is not None:
+            file.close()
 
 
 def run(prepared: Prepared, io: Port | None) -> Any:
     """Run from plain code; return the rows, or the estimate of a dry run."""
-    options = prepared.options
-    file = _opened(options)
-    try:
-        study = prepared.study(file, Silent() if options.dry_run else shown(options.progress))
-        if options.dry_run:
+    with _begun(prepared) as study:
+        if prepared.options.dry_run:
             return estimate(study)
         port = io or prepared.port_of_broker(awaited=False)
         if port is not None:
@@ -241,18 +247,12 @@ def run(prepared: Prepared, io: Port | None) -> Any:
 
             own_loop.run(_over_own_port(study, prepared.most))
         return prepared.result(study)
-    finally:
-        if file is not None:
-            file.close()
 
 
 async def arun(prepared: Prepared, io: Port | None) -> Any:
     """Do what ``run`` does, awaited."""
-    options = prepared.options
-    file = _opened(options)
-    try:
-        study = prepared.study(file, Silent() if options.dry_run else shown(options.progress))
-        if options.dry_run:
+    with _begun(prepared) as study:
+        if prepared.options.dry_run:
             return estimate(study)
         port = io or prepared.port_of_broker(awaited=True)
         if port is not None:
@@ -260,9 +260,6 @@ async def arun(prepared: Prepared, io: Port | None) -> Any:
         else:
             await _over_own_port(study, prepared.most)
         return prepared.result(study)
-    finally:
-        if file is not None:
-            file.close()
 
 
 async def _over_own_port(study: Study, workers: int) -> None:

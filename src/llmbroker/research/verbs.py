@@ -47,10 +47,8 @@ def call_llm(
         ProviderError, ConnectionFailedError, LLMTimeoutError, InvalidProviderResponseError: ``kind`` says whether it is the
             parameters, the key, the bill, a limit or the server.
     """
-    ask = Ask(
-        config, messages, response_format=response_format, reask=reask, timeout=timeout,
-        watchers=journal_watcher(journal) if journal is not None else (),
-    )  # fmt: skip
+    watchers = journal_watcher(journal)
+    ask = Ask(config, messages, response_format=response_format, reask=reask, timeout=timeout, watchers=watchers)
     port = calls.blocking_port(config, io)
     return port.drive(calls.call(port, ask))
 
@@ -66,19 +64,9 @@ async def acall_llm(
     io: Port | None = None,
 ) -> Response:
     """Await what ``call_llm`` does."""
-    ask = Ask(
-        config, messages, response_format=response_format, reask=reask, timeout=timeout,
-        watchers=journal_watcher(journal) if journal is not None else (),
-    )  # fmt: skip
+    watchers = journal_watcher(journal)
+    ask = Ask(config, messages, response_format=response_format, reask=reask, timeout=timeout, watchers=watchers)
     return await calls.call(calls.async_port(config, io), ask)
-
-
-def _robust(config: Any, messages: Any, tries: int, wait_seconds: float, backoff_factor: float, more: dict[str, Any]) -> Ask:
-    calls.checked_tries(tries, wait_seconds, backoff_factor)
-    watchers = journal_watcher(more.pop("journal"))
-    return Ask(
-        config, messages, tries=tries, wait_seconds=wait_seconds, backoff_factor=backoff_factor, watchers=watchers, **more
-    )
 
 
 def call_llm_robust(
@@ -111,8 +99,10 @@ def call_llm_robust(
     Raises:
         LLMBrokerError: the last error as it came. Wrong parameters, refused keys and unpaid bills are never tried again.
     """
-    more = {"response_format": response_format, "reask": reask, "timeout": timeout, "journal": journal}
-    ask = _robust(config, messages, tries, wait_seconds, backoff_factor, more)
+    ask = Ask(
+        config, messages, tries=tries, wait_seconds=wait_seconds, backoff_factor=backoff_factor,
+        response_format=response_format, reask=reask, timeout=timeout, watchers=journal_watcher(journal),
+    )  # fmt: skip
     port = calls.blocking_port(config, io)
     return port.drive(calls.call(port, ask))
 
@@ -131,8 +121,10 @@ async def acall_llm_robust(
     io: Port | None = None,
 ) -> Response:
     """Await what ``call_llm_robust`` does."""
-    more = {"response_format": response_format, "reask": reask, "timeout": timeout, "journal": journal}
-    ask = _robust(config, messages, tries, wait_seconds, backoff_factor, more)
+    ask = Ask(
+        config, messages, tries=tries, wait_seconds=wait_seconds, backoff_factor=backoff_factor,
+        response_format=response_format, reask=reask, timeout=timeout, watchers=journal_watcher(journal),
+    )  # fmt: skip
     return await calls.call(calls.async_port(config, io), ask)
 
 
@@ -239,8 +231,10 @@ def call_llm_tools(
             ``response`` (the last).
     """
     plan = Plan(tools, max_rounds, max_tool_calls, verbose)
-    more = {"response_format": response_format, "timeout": timeout, "journal": journal}
-    ask = _robust(config, messages, tries, wait_seconds, 3, more)
+    ask = Ask(
+        config, messages, tries=tries, wait_seconds=wait_seconds, response_format=response_format, timeout=timeout,
+        watchers=journal_watcher(journal),
+    )  # fmt: skip
     port = calls.blocking_port(config, io)
     return port.drive(call_tools(port, ask, plan))
 
@@ -262,6 +256,8 @@ async def acall_llm_tools(
 ) -> Response:
     """Await what ``call_llm_tools`` does."""
     plan = Plan(tools, max_rounds, max_tool_calls, verbose)
-    more = {"response_format": response_format, "timeout": timeout, "journal": journal}
-    ask = _robust(config, messages, tries, wait_seconds, 3, more)
+    ask = Ask(
+        config, messages, tries=tries, wait_seconds=wait_seconds, response_format=response_format, timeout=timeout,
+        watchers=journal_watcher(journal),
+    )  # fmt: skip
     return await call_tools(calls.async_port(config, io), ask, plan)

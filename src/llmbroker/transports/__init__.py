@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llmbroker.transports.handed import AsyncHandedIO, HandedIO
     from llmbroker.transports.replay import Answer, Exchange, Replay, sse
 
-__all__ = ["Answer", "AsyncHandedIO", "AsyncIO", "BlockingIO", "Exchange", "HandedIO", "Replay", "sse"]
+__all__ = ["Answer", "AsyncHandedIO", "AsyncIO", "BlockingIO", "Exchange", "HandedIO", "Replay", "shared", "sse"]
 _FROM = {
     "AsyncIO": "aio",
     "BlockingIO": "blocking",
@@ -26,6 +26,15 @@ _FROM = {
     "Replay": "replay",
     "sse": "replay",
 }
+_shared: dict[bool, Any] = {}
+
+
+def shared(*, awaited: bool) -> Any:
+    """Return the port that all callers of this process share who bring none: the asyncio port, or the blocking one."""
+    port = _shared.get(awaited)
+    if port is None:
+        port = _shared.setdefault(awaited, __getattr__("AsyncIO" if awaited else "BlockingIO")())
+    return port
 
 
 def __getattr__(name: str) -> Any:

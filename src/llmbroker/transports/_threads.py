@@ -88,21 +88,42 @@ class Workers:
             thread.join(1.0)
 
 
-class ThreadJob(Generic[T]):
+class Ending(Generic[T]):
+    """How a job ended: the half of ``io.Job`` that tells of it."""
+
+    __slots__ = ("_done", "_error", "_result")
+
+    def __init__(self) -> None:
+        self._done = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._done
+
+    def result(self) -> T:
+        """Return its result or raise its exception."""
+        if not self._done:
+            raise RuntimeError("the job is still running")
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+class ThreadJob(Ending[T]):
     """A flow in a worker."""
 
-    __slots__ = ("_cancelling", "_done", "_error", "_flow", "_held", "_lock", "_result", "_waker", "_watchers")
+    __slots__ = ("_cancelling", "_flow", "_held", "_lock", "_waker", "_watchers")
 
     def __init__(self, flow: Flow[T]) -> None:
+        super().__init__()
         self._flow: Flow[T] | None = flow
         self._lock = threading.Lock()
         self._cancelling = False
         self._held: Cuttable | None = None
         self._waker: threading.Event | None = None
         self._watchers: list[threading.Event] = []
-        self._done = False
-        self._result: T | None = None
-        self._error: BaseException | None = None
 
     def run(self) -> None:
         """Run the flow to its end, in this thread."""
@@ -124,18 +145,6 @@ class ThreadJob(Generic[T]):
                 watchers, self._watchers = self._watchers, []
             for event in watchers:
                 event.set()
-
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._done
-
-    def result(self) -> T:
-        """Return its result or raise its exception."""
-        if not self._done:
-            raise RuntimeError("the job is still running")
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
 
     def cancel(self) -> None:
         """Make its current wait, or else its next one, raise ``Cancelled``."""

@@ -23,10 +23,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextvars import Context, copy_context
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from llmbroker import io
-from llmbroker.transports._threads import Cancelled
+from llmbroker.transports._threads import Cancelled, Ending
 
 T = TypeVar("T")
 QUIET_ROUNDS = 200
@@ -83,10 +83,11 @@ class Waiter:
         return value
 
 
-class Task(Generic[T]):
+class Task(Ending[T]):
     """A flow of a thread's party; the port's ``Job``."""
 
     def __init__(self, clock: Clock, party: _ThreadParty, flow: io.Flow[T], context: Context | None) -> None:
+        super().__init__()
         self._clock = clock
         self.party = party
         self.flow = flow
@@ -94,21 +95,6 @@ class Task(Generic[T]):
         self.waiter: Waiter | None = None
         self.cancelling = False
         self.watchers: list[Waiter] = []
-        self._done = False
-        self._result: T | None = None
-        self._error: BaseException | None = None
-
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._done
-
-    def result(self) -> T:
-        """Return its result or raise its exception."""
-        if not self._done:
-            raise RuntimeError("the job is still running")
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
 
     def cancel(self) -> None:
         """Make its current wait, or else its next one, raise ``Cancelled``."""

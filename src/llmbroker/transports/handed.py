@@ -83,14 +83,7 @@ class HandedIO(_Handed, BlockingIO):
 
     async def send(self, request: HTTPRequest, deadline: float | None = None) -> HTTPReply:
         """Send a request, return the whole answer, whatever its status. See ``Port.send``."""
-        stream = await self.open(request, deadline)
-        parts = []
-        try:
-            while part := await stream.read(deadline):
-                parts.append(part)
-        finally:
-            await stream.close()
-        return HTTPReply(stream.status, stream.headers, b"".join(parts))
+        return await io.whole(self, request, deadline)
 
     async def open(self, request: HTTPRequest, deadline: float | None = None) -> io.ByteStream:
         """Send a request, return as soon as the headers are there. See ``Port.open``."""
@@ -147,14 +140,7 @@ class AsyncHandedIO(_Handed, AsyncIO):
 
     async def send(self, request: HTTPRequest, deadline: float | None = None) -> HTTPReply:
         """Send a request, return the whole answer, whatever its status. See ``Port.send``."""
-        stream = await self.open(request, deadline)
-        parts = []
-        try:
-            while part := await stream.read(deadline):
-                parts.append(part)
-        finally:
-            await stream.close()
-        return HTTPReply(stream.status, stream.headers, b"".join(parts))
+        return await io.whole(self, request, deadline)
 
     async def open(self, request: HTTPRequest, deadline: float | None = None) -> io.ByteStream:
         """Send a request, return as soon as the headers are there. See ``Port.open``."""

@@ -169,14 +169,7 @@ class Replay:
 
     async def send(self, request: HTTPRequest, deadline: float | None = None) -> HTTPReply:
         """Answer a request, whole. See ``Port.send``."""
-        stream = await self.open(request, deadline)
-        parts = []
-        try:
-            while part := await stream.read(deadline):
-                parts.append(part)
-        finally:
-            await stream.close()
-        return HTTPReply(stream.status, stream.headers, b"".join(parts))
+        return await io.whole(self, request, deadline)
 
     async def open(self, request: HTTPRequest, deadline: float | None = None) -> io.ByteStream:
         """Answer a request, chunk by chunk. See ``Port.open``."""
