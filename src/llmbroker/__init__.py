@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     )
     from llmbroker.mcp import MCPServer
     from llmbroker.messages import repair, validate
+    from llmbroker.replaying import Replayed, replay
     from llmbroker.research import (
         Agreement,
         Embeddings,
@@ -157,6 +158,7 @@ _ROOM_OF = {
     "Paused": "loop",
     "PooledReply": "broker",
     "PooledStream": "broker",
+    "Replayed": "replaying",
     "Reply": "exchange",
     "Response": "research",
     "Runs": "durable",
@@ -213,6 +215,7 @@ _ROOM_OF = {
     "llm_tool_signature": "research",
     "llm_usage": "research",
     "repair": "messages",
+    "replay": "replaying",
     "report": "research",
     "run_tool_loop": "loop",
     "stream_tool_loop": "loop",
@@ -268,6 +271,7 @@ __all__ = [
     "PooledStream",
     "ProviderError",
     "RateLimitError",
+    "Replayed",
     "Reply",
     "Response",
     "RunBusyError",
@@ -334,6 +338,7 @@ __all__ = [
     "llm_tool_signature",
     "llm_usage",
     "repair",
+    "replay",
     "report",
     "run_tool_loop",
     "stream_tool_loop",
