@@ -15,7 +15,7 @@ inside its deadline and worth waiting for; then a new pass begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -24,6 +24,7 @@ from llmbroker.allowances import Refused
 from llmbroker.health import RATE_LIMITED, Dice, Illness, Verdict
 from llmbroker.learning import Beliefs, Latency
 from llmbroker.pool import Lane, Member, Need
+from llmbroker.preference import Preference, Scale, Worth
 
 Entry: TypeAlias = tuple[Member, Sequence[Lane]]
 """A member with the lanes that a caller may use, its own key first."""
@@ -58,11 +59,12 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         lane: what to run on.
-        quality: the believed quality that it was ordered by.
+        quality: what it was ordered by: the believed quality, or its worth where a caller prefers something else.
         late: it will probably not answer in time.
         hope: the chance that it answers in time.
         usual: seconds in which half of its answers come; 0 if unknown.
         probe: the illness that it recovers from; this attempt tries it out. None: it is well.
+        worth: how it was weighed, where a caller prefers something else than quality.
     """
 
     lane: Lane
@@ -71,6 +73,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     hope: float = 1.0
     usual: float = 0.0
     probe: Illness | None = None
+    worth: Worth | None = None
 
 
 class Passed(msgspec.Struct, frozen=True, gc=False):
@@ -150,6 +153,11 @@ class Plan(msgspec.Struct, frozen=True):
         return frozenset(p.name for p in self.passed if p.returns)
 
     @property
+    def offers(self) -> frozenset[str]:
+        """Names of the members of which a free slot would help: all but those that a limit of our own closes."""
+        return frozenset(p.name for p in self.passed if p.returns and p.reason != "limit")
+
+    @property
     def limited(self) -> bool:
         """Whether limits of our own are all that keeps the call from an answer."""
         if self.steps:
@@ -186,6 +194,8 @@ def plan(
     barred: frozenset[int] | set[int] = frozenset(),
     again: bool = False,
     limited: Mapping[int, Refused] | None = None,
+    preference: Preference | None = None,
+    dollars: Callable[[Lane, Need], float | None] | None = None,
 ) -> Plan:
     """Return what a call may do now.
 
@@ -200,7 +210,10 @@ def plan(
         barred: ``id`` of lanes that are not asked again by this call at all.
         again: the call asked somebody already: a model that never answered in so little time is not begun with.
         limited: ``id`` of lanes that a limit of our own closes to this call, and why.
+        preference: what the caller prefers; None: quality.
+        dollars: what such a call will probably cost on a lane, or None; asked only where the preference is about cost.
     """
+    weigh = _weigh(entries, need, preference, dollars) if preference is not None else None
     ranked: list[tuple[bool, int, float, int, Step]] = []
     passed: list[Passed] = []
     for member, lanes in entries:
@@ -210,6 +223,10 @@ def plan(
         found = _look(member, lanes, need, now, tried, barred, limited)
         quality = beliefs.drawn(member.name, member.config.weight, need.operation, dice)
         record = member.first if need.stream else member.latency
+        worth: Worth | None = None
+        if weigh is not None:
+            worth = weigh(member, quality)
+            quality = worth.worth
         if type(found) is Passed:
             passed.append(_valued(found, quality, record, now, left) if found.returns else found)
             continue
@@ -220,15 +237,34 @@ def plan(
             passed.append(Passed(member.name, "too_slow", f"it never answered within {left:.1f} s"))
             continue
         well = lane.health.room is None and member.health.room is None and lane.key.health.room is None
-        step = Step(lane, quality, late, hope, record.usual(), None if well else lane.recovering())
+        step = Step(lane, quality, late, hope, record.usual(), None if well else lane.recovering(), worth)
         value = quality if hope >= SURE else quality * hope
         if lane.luck < SURE:
             value *= lane.luck
-        ranked.append((late, -round(value * 100), 0.0, member.index, step))
+        # Differences of less than a hundredth are none, but for who asked for the cheaper or the quicker.
+        ranked.append((late, -round(value * (100 if worth is None else 1e9)), 0.0, member.index, step))
     if len(ranked) > 1:
         ranked = _by_lot(ranked, need.stream, dice)
         ranked.sort(key=_rank)
     return Plan(tuple(entry[4] for entry in ranked), tuple(passed))
+
+
+def _weigh(
+    entries: Sequence[Entry], need: Need, preference: Preference, dollars: Callable[[Lane, Need], float | None] | None
+) -> Callable[[Member, float], Worth]:
+    """Return what weighs a member of that quality, measured by all members that this caller may use."""
+    facts: dict[str, tuple[float, float | None]] = {}
+    for member, lanes in entries:
+        if lanes and not member.disabled:
+            record = member.first if need.stream else member.latency
+            facts[member.name] = (record.usual(), dollars(lanes[0], need) if dollars is not None and preference.cost else None)
+    scale = Scale(preference, [fact[0] for fact in facts.values()], [fact[1] for fact in facts.values()])
+
+    def weigh(member: Member, quality: float) -> Worth:
+        seconds, cost = facts.get(member.name, (0.0, None))
+        return scale.worth(quality, seconds, cost)
+
+    return weigh
 
 
 def _valued(passed: Passed, quality: float, record: Latency, now: float, left: float) -> Passed:
