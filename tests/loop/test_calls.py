@@ -232,6 +232,48 @@ def test_G12_results_that_are_there_are_not_made_again_and_the_order_is_the_mode
     assert [row.id for row in reply.tool_history] == ["a", "c"]
 
 
+def two(ids: tuple[Any, Any], *results: dict[str, Any]) -> list[Any]:
+    """A history that ends with calls of the tools ``one`` and ``other``, and with these results."""
+    asked = [call(identity, "{}", name) for identity, name in zip(ids, ("one", "other"), strict=True)]
+    return [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": asked},
+        *({"role": "tool", "content": "kept", **result} for result in results),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "results_given", "ran"),
+    [
+        (("a", "b"), [{"tool_call_id": "b"}], ["one"]),
+        (("a", "b"), [{"tool_call_id": "a"}], ["other"]),
+        (("a", "a"), [{"tool_call_id": "a"}], ["other"]),
+        (("a", "b"), [{"name": "other"}], ["one"]),
+        (("a", "b"), [{"tool_call_id": None, "name": "other"}], ["one"]),
+        (("a", "b"), [{}], ["other"]),
+        (("", ""), [{"tool_call_id": "", "name": "other"}], ["other"]),
+        (("a", "b"), [{"tool_call_id": "b"}, {"tool_call_id": "b", "content": "again"}], ["one"]),
+        (("a", "b"), [{"tool_call_id": "nobody's"}], ["one", "other"]),
+    ],
+)
+def test_G12_a_result_belongs_to_one_call_and_that_call_is_not_run(
+    loop: Face, ids: Any, results_given: Any, ran: list[str]
+) -> None:
+    """By its id, the first of that id; without an id by its name, else in order: as it would have been sent."""
+    began: list[str] = []
+
+    def noting(name: str) -> Any:
+        return lambda: (began.append(name), f"ran {name}")[1]
+
+    tools = [declare("one", {}), declare("other", {})]
+    reply = loop.run([says()], two(ids, *results_given), tools=tools, dispatch={n: noting(n) for n in ("one", "other")})
+    assert began == ran
+    wanted = [f"ran {name}" if name in ran else "kept" for name in ("one", "other")]
+    assert results(reply.messages) == wanted
+    assert [row.name for row in reply.tool_history] == ran
+    assert validate(reply.messages) == []
+
+
 def test_E3_E4_calls_that_a_user_left_behind_are_not_run(loop: Face) -> None:
     messages = [*opened("a"), {"role": "user", "content": "never mind"}]
     reply = loop.run([says()], messages)

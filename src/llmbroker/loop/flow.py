@@ -129,16 +129,27 @@ async def _open_calls(run: Run) -> None:
     turn = read_turn({"message": {**message, "role": "assistant"}}, used)
     run.used |= used
     del history[at:]
-    plans = []
-    for call, identity in zip(turn.calls, given, strict=True):
-        known = next((r for r in results if (r.get("tool_call_id") or "") == (identity or "")), None)
-        plan = _plan(run, call, None, reopened=True)
-        if known is not None:
-            results.remove(known)
+    known = _paired(turn.calls, given, results)
+    plans = [_plan(run, call, None, reopened=True) for call in turn.calls]
+    for plan in plans:
+        if plan.call.id in known:
             plan.text = ""
-        plans.append((plan, known))
-    history.append(turn.written({plan.call.id: plan.written for plan, _ in plans}))
-    await _run_plans(run, [plan for plan, _ in plans], None, {plan.call.id: known for plan, known in plans if known})
+    history.append(turn.written({plan.call.id: plan.written for plan in plans}))
+    await _run_plans(run, plans, None, known)
+
+
+def _paired(calls: Sequence[Call], given: Sequence[Any], results: Sequence[JSON]) -> dict[str, JSON]:
+    """Return the results that stand there by call, paired as ``History`` pairs them; ``given`` are the ids in the message."""
+    known: dict[str, JSON] = {}
+    for result in results:
+        waiting = [(call, identity or "") for call, identity in zip(calls, given, strict=True) if call.id not in known]
+        wanted = result.get("tool_call_id") or ""
+        call = next((call for call, identity in waiting if identity == wanted), None)
+        if call is None and not wanted and waiting:
+            call = next((call for call, _ in waiting if call.name == result.get("name")), waiting[0][0])
+        if call is not None:
+            known[call.id] = result
+    return known
 
 
 # -- single calls ------------------------------------------------------------------------------------------------------------
