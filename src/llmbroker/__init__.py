@@ -17,13 +17,14 @@ if TYPE_CHECKING:
         AsyncPooledStream,
         Attempt,
         Broker,
+        LimitState,
         ModelState,
         PooledReply,
         PooledStream,
         Snapshot,
     )
     from llmbroker.budget import Budget
-    from llmbroker.catalog import LLMConfig
+    from llmbroker.catalog import Limit, LLMConfig
     from llmbroker.client import AsyncDirectClient, AsyncStream, DirectClient, DirectResult, Stream
     from llmbroker.conversation import Conversation
     from llmbroker.durable import Runs
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         ContextWindowError,
         InvalidProviderResponseError,
         InvalidRequestError,
+        LimitReachedError,
         LLMBrokerError,
         LLMTimeoutError,
         MalformedCallError,
@@ -152,6 +154,8 @@ _ROOM_OF = {
     "FunctionTool": "tools",
     "LLMConfig": "catalog",
     "LLMTool": "research",
+    "Limit": "catalog",
+    "LimitState": "broker",
     "MCPServer": "mcp",
     "ModelConfig": "research",
     "ModelState": "broker",
@@ -256,6 +260,9 @@ __all__ = [
     "LLMConfig",
     "LLMTimeoutError",
     "LLMTool",
+    "Limit",
+    "LimitReachedError",
+    "LimitState",
     "MCPError",
     "MCPServer",
     "MalformedCallError",

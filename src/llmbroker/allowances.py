@@ -430,11 +430,12 @@ def used(usage: Usage | None, guess: Guess, whole: bool) -> Usage:
     return msgspec.structs.replace(usage, input_tokens=sent, output_tokens=made, total_tokens=total)
 
 
-def worded(place: int, amount: int) -> str:
-    """Return an amount with its unit: ``3 calls``, ``1,200 tokens``, ``$0.25``."""
+def worded(place: int, amount: int, most: int | None = None) -> str:
+    """Return an amount with its unit: ``3 calls``, ``1,200 of 5,000 tokens``, ``$0.25``."""
     if MEASURES[place] == "cost":
-        return f"${amount / BILLION:,.6f}".rstrip("0").rstrip(".")
-    return f"{amount:,} {MEASURES[place]}"
+        shown = [f"${part / BILLION:,.6f}".rstrip("0").rstrip(".") for part in (amount, most) if part is not None]
+        return " of ".join(shown)
+    return f"{amount:,}{f' of {most:,}' if most is not None else ''} {MEASURES[place]}"
 
 
 def ordered(demands: Sequence[Demand]) -> tuple[Demand, ...]:

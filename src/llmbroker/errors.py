@@ -335,3 +335,32 @@ class NoLLMAvailableError(LLMBrokerError):
         self.reason = reason
         self.retry_at = retry_at
         self.attempts = attempts
+
+
+class LimitReachedError(NoLLMAvailableError):
+    """A ``Limit`` of this broker keeps the call from every model that could answer; no provider refused it.
+
+    Attributes:
+        limit: the limit's name.
+        measure: ``calls``, ``tokens``, ``cost``; ``price``: it is not known; ``store``: who counts cannot be reached.
+        used, reserved, most: how much was used, is held by calls under way, and is permitted; US dollars where that is cost.
+        reason, retry_at, attempts: as of ``NoLLMAvailableError``; ``retry_at`` is when its window ends.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: str = "",
+        measure: str = "",
+        used: float = 0,
+        reserved: float = 0,
+        most: float = 0,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message, **facts)
+        self.limit = limit
+        self.measure = measure
+        self.used = used
+        self.reserved = reserved
+        self.most = most

@@ -69,6 +69,8 @@ SLACK = 30.0
 """Seconds after its call's deadline at which a hold lapses, if nobody settled it."""
 POLL = 0.25
 """Seconds after which a call looks again whether another process made room."""
+CROWDED = 0.001
+"""Seconds by which each call that waits for the same account puts that off."""
 NEAR = 0.1
 """Seconds for which an account that had no room is not asked again, unless an attempt of this process ended."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
@@ -277,7 +279,7 @@ class Accounts:
         if place is None:
             place = short_of(account, demand) or 0
         at = None if demand.ends is None else now + demand.ends / SECOND - port.time() + 0.001
-        until = at if sure else now + POLL
+        until = at if sure else now + POLL + CROWDED * len(self._waiting.get(demand.key, ()))
         opens = "" if demand.ends is None else f", opens {utc(demand.ends / SECOND):%Y-%m-%d %H:%M:%S} UTC"
         whose = ", ".join(part for part in parts_of(demand.subject)[::2] if part is not None)
         spent, held, most = account.spent[place], account.held[place], demand.most[place]
@@ -288,7 +290,7 @@ class Accounts:
             spent,
             held,
             most,
-            f"limit {demand.name!r}{f' of {whose}' if whose else ''}: {worded(place, spent)} of {worded(place, most)} used"
+            f"limit {demand.name!r}{f' of {whose}' if whose else ''}: {worded(place, spent, most)} used"
             + (f", {worded(place, held)} held by calls under way" if held else "")
             + (f", {worded(place, demand.wants[place])} wanted" if MEASURES[place] != "calls" else "")
             + opens,
@@ -491,10 +493,11 @@ class Accounts:
             if account.name in by_name:
                 by_name[account.name].append(account)
         for limit in mine:
-            # What nobody has used yet is shown too, where it is clear whose it is.
-            if not by_name[limit.name] and limit.key is None and limit.operation != EACH and (limit.scope != EACH or scope):
+            # What nobody has used yet is shown too.
+            if not by_name[limit.name]:
                 start, ends = window_of(limit.window, now)
-                by_name[limit.name].append(Account(limit.name, subject_of(limit, scope, None, None), start, ends))
+                subject = subject_of(limit, scope, None, None) if limit.scope == EACH and scope is not None else ""
+                by_name[limit.name].append(Account(limit.name, subject, start, ends))
         return [(limit, account) for limit in mine for account in by_name[limit.name]]
 
     def close(self) -> None:

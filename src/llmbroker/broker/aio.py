@@ -14,11 +14,12 @@ from llmbroker.broker.loops import AsyncLoopStream, given, loops
 from llmbroker.broker.replies import PooledReply
 from llmbroker.broker.states import Snapshot
 from llmbroker.broker.streams import AsyncPooledStream
-from llmbroker.catalog import LLMConfig
+from llmbroker.catalog import Limit, LLMConfig
 from llmbroker.client import AsyncDirectClient, EventSource, ReplyStream
 from llmbroker.exchange import Event, Reply
 from llmbroker.io import Port
 from llmbroker.journal import Call, Stats
+from llmbroker.preference import Prefer
 from llmbroker.providers import table
 
 
@@ -96,6 +97,8 @@ class AsyncBroker(Caller):
         home: str | os.PathLike[str] | None = None,
         io: Port | None = None,
         shared_keys: bool = True,
+        prefer: Prefer = None,
+        limits: Sequence[Limit] | None = None,
     ) -> None:
         port = io
         if port is None:
@@ -112,6 +115,8 @@ class AsyncBroker(Caller):
             journal=journal,
             home=home,
             shared_keys=shared_keys,
+            prefer=prefer,
+            limits=limits,
             rate=lambda score, *, call_id, scope: self._rate(score, call_id=call_id, trace_id=None, scope=scope),
         )
 
@@ -131,6 +136,7 @@ class AsyncBroker(Caller):
         trace_id: str | None = None,
         wait: float | None = None,
         fastest_of: int | None = None,
+        prefer: Prefer = None,
     ) -> PooledReply:
         """Return the reply of the best model that is free.
 
@@ -144,6 +150,7 @@ class AsyncBroker(Caller):
             trace_id: groups the rows of one piece of work.
             wait: seconds for queue, attempts and answer together; 0 does not queue; None: 10 minutes.
             fastest_of: so many models at once, the first answer counts.
+            prefer: "quality", "speed" or "cost", or weights of them; None: as the broker was told to.
 
         Raises:
             InvalidRequestError: an argument is wrong; nothing was sent.
@@ -151,7 +158,13 @@ class AsyncBroker(Caller):
             NoLLMAvailableError: nobody answered; ``reason``, ``retry_at``, ``attempts`` and the text say why.
         """
         request = request_of(None, messages, tools, tool_choice, response_format, params, stream=False)
-        options = {"operation": operation, "trace_id": trace_id, "wait": wait, "fastest_of": fastest_of}
+        options = {
+            "operation": operation,
+            "trace_id": trace_id,
+            "wait": wait,
+            "fastest_of": fastest_of,
+            "prefer": prefer,
+        }
         return await self._engine.chat(request, params, self._scope, options)  # type: ignore[no-any-return]
 
     def stream(
@@ -167,6 +180,7 @@ class AsyncBroker(Caller):
         trace_id: str | None = None,
         wait: float | None = None,
         fastest_of: int | None = None,
+        prefer: Prefer = None,
     ) -> AsyncPooledStream:
         """Return the answer as it is made; arguments as of ``chat``, errors while it is read.
 
@@ -174,7 +188,13 @@ class AsyncBroker(Caller):
             StreamInterruptedError, LLMTimeoutError: while it is read, after the first piece, with the text so far.
         """
         request = request_of(prompt, messages, tools, tool_choice, response_format, params, stream=True)
-        options = {"operation": operation, "trace_id": trace_id, "wait": wait, "fastest_of": fastest_of}
+        options = {
+            "operation": operation,
+            "trace_id": trace_id,
+            "wait": wait,
+            "fastest_of": fastest_of,
+            "prefer": prefer,
+        }
         return AsyncPooledStream(self._io, self._engine.source(request, params, self._scope, options))
 
     def run(
@@ -203,6 +223,7 @@ class AsyncBroker(Caller):
         trace_id: str | None = None,
         wait: float | None = None,
         fastest_of: int | None = None,
+        prefer: Prefer = None,
     ) -> AsyncLoopStream:
         """Run a tool loop and see what happens: iterate the result for events; afterwards ``reply`` is the reply.
 
@@ -216,7 +237,7 @@ class AsyncBroker(Caller):
         """
         chat = given(
             tool_choice=tool_choice, response_format=response_format, params=params, operation=operation, trace_id=trace_id,
-            wait=wait, fastest_of=fastest_of,
+            wait=wait, fastest_of=fastest_of, prefer=prefer,
         )  # fmt: skip
         return loops().astream_tool_loop(
             self, messages, tools=tools, dispatch=dispatch, max_steps=max_steps, max_repeats=max_repeats,
@@ -308,7 +329,7 @@ class AsyncBroker(Caller):
     async def close(self) -> None:
         """Close connections and the journal; a port that was handed in stays open for its owner. May be called twice."""
         if self._scope is None:
-            await self._io.call(self._engine.journal.close)
+            await self._io.call(self._engine.close)
             if self._owns_io:
                 await self._io.aclose()
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from llmbroker.broker.engine import Engine, checked_scope
-from llmbroker.catalog import LLMConfig
+from llmbroker.catalog import Limit, LLMConfig
 from llmbroker.errors import ConfigurationError
 from llmbroker.io import Port
+from llmbroker.preference import Prefer
 
 
 class Caller:
@@ -33,7 +34,9 @@ class Caller:
         journal: Any,
         home: str | os.PathLike[str] | None,
         shared_keys: bool,
+        limits: Sequence[Limit] | None,
         rate: Any,
+        prefer: Prefer = None,
     ) -> None:
         self._io = io
         self._owns_io = owns_io
@@ -47,7 +50,9 @@ class Caller:
             journal=journal,
             home=home,
             shared_keys=shared_keys,
+            limits=limits,
             rate=rate,
+            prefer=prefer,
         )
 
     def for_scope(self, scope: str) -> Self:

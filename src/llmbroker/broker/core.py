@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llmbroker.broker.accounts import Accounts
+from llmbroker.broker.costs import Costs
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.keys import Lanes
 from llmbroker.broker.replies import Ask, Attempt
@@ -48,15 +50,20 @@ class Core:
         rate: Callable[..., Any],
         key_help: Callable[[str], KeyHelp | None],
         offer_local: bool,
+        accounts: Accounts | None = None,
     ) -> None:
         self.port = port
         self.desk = desk
         self.lanes = lanes
         self.journal = journal
-        self._price = price
+        self.price = price
+        self.costs: Costs | None = None
+        """What calls will cost; there once somebody prefers the cheaper."""
         self._rate = rate
         self._key_help = key_help
         self._offer_local = offer_local
+        self.accounts = accounts
+        """What is spent of the limits, or None: there are none."""
         self.shared = Shared(port, journal, desk, lanes)
 
     async def entries(self, scope: str | None) -> Sequence[Entry]:
@@ -89,7 +96,7 @@ class Core:
     async def sleep(self, ask: Ask, seconds: float) -> None:
         """Wait for an offer, at most so long."""
         assert ask.signal is not None
-        await ask.signal.wait(seconds)
+        await self.shared.wait(ask.signal.wait, seconds, ask.scope)
 
     def claim(self, ask: Ask) -> bool:
         """Whether this attempt is the first of its call to have an answer."""
@@ -98,6 +105,30 @@ class Core:
                 return False
             ask.won = True
             return True
+
+    # -- limits ----------------------------------------------------------------------------------------------------------
+
+    async def admit(self, ask: Ask, lease: Lease) -> bool:
+        """Hold what an attempt may take of the limits; where one has no room its slot is free again, and False is returned."""
+        assert self.accounts is not None
+        admitted = False
+        try:
+            admitted = await self.accounts.reserve(ask, lease)
+        finally:
+            if not admitted:
+                self.desk.unsent(lease, ask, self.port.now())
+        return admitted
+
+    async def counted(self) -> None:
+        """Count what was stopped."""
+        if self.accounts is not None:
+            await self.accounts.flush()
+
+    def never_made(self, ask: Ask, lease: Lease) -> None:
+        """An attempt was stopped before it began: its slot is free again, and what it held is given back."""
+        self.desk.unsent(lease, ask, self.port.now())
+        if ask.holds and (held := ask.holds.pop(id(lease.lane), None)) is not None and self.accounts is not None:
+            self.accounts.unused(held)
 
     # -- rows ------------------------------------------------------------------------------------------------------------
 
@@ -112,7 +143,11 @@ class Core:
 
     async def mended(self, ask: Ask, row: Row, error: LLMBrokerError) -> Row:
         """A parameter was refused and the provider is asked again without it: close this request's row, open the next one's."""
-        await self.close_row(ask, row, "error", error=error)
+        holds, ask.holds = ask.holds, None  # the attempt goes on: what it holds is settled at its end
+        try:
+            await self.close_row(ask, row, "error", error=error)
+        finally:
+            ask.holds = holds
         return self.begin(ask, row.lane)
 
     def row_of(
@@ -134,7 +169,10 @@ class Core:
         )
         if reply is not None:
             usage = reply.usage
-        cost, currency = self._price(row.lane, reply.model if reply is not None else None, usage)
+        if self.costs is not None and usage is not None:
+            with self.desk.lock:
+                self.costs.learn(row.lane.member.name, ask.operation, usage)
+        cost, currency = self.price(row.lane, reply.model if reply is not None else None, usage)
         key = deployment.key
         return Call(
             id=row.id,
@@ -170,10 +208,14 @@ class Core:
     async def close_row(self, ask: Ask, row: Row, status: str, **facts: Any) -> None:
         """Write the row of an attempt that ended; it is committed, or spooled, when this returns."""
         made = self.row_of(ask, row, status, **facts)
-        if self.journal.direct:
-            self.journal.record(made)
-        else:
-            await self.port.call(self.journal.record, made)
+        try:
+            if self.journal.direct:
+                self.journal.record(made)
+            else:
+                await self.port.call(self.journal.record, made)
+        finally:
+            if ask.holds and (held := ask.holds.pop(id(row.lane), None)) is not None and self.accounts is not None:
+                await self.accounts.settle(held, row.lane, made)
 
     async def failed(
         self, ask: Ask, lease: Lease, row: Row, error: LLMBrokerError, deadline: float, *, usage: Usage | None = None
@@ -211,10 +253,14 @@ class Core:
         usual = patience(lease.lane, stream=ask.need.stream, left=ask.deadline - row.started)
         if isinstance(error, Exception):
             self.desk.drop(lease, now)
-            self.journal.record(self.row_of(ask, row, "error", error=error, usage=usage))
-            return
-        self.desk.cut(lease, now, lost=lost, usual=usual, stream=ask.need.stream)
-        self.journal.record(self.row_of(ask, row, "superseded" if lost else "cancelled", usage=usage))
+            made = self.row_of(ask, row, "error", error=error, usage=usage)
+        else:
+            self.desk.cut(lease, now, lost=lost, usual=usual, stream=ask.need.stream)
+            self.shared.cut(lease.lane)
+            made = self.row_of(ask, row, "superseded" if lost else "cancelled", usage=usage)
+        if ask.holds and (held := ask.holds.pop(id(row.lane), None)) is not None and self.accounts is not None:
+            self.accounts.cut(held, row.lane, made)
+        self.journal.record(made)
 
     # -- hints -----------------------------------------------------------------------------------------------------------
 

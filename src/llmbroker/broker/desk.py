@@ -13,7 +13,7 @@ from llmbroker.broker.replies import Ask
 from llmbroker.health import BROKEN, HANGING, RATE_LIMITED, Dice, Health, Verdict, judge
 from llmbroker.learning import Beliefs
 from llmbroker.limits import Credit, Queue, Waiter
-from llmbroker.pool import Lane, Lease, Member
+from llmbroker.pool import Lane, Lease, Member, Need
 from llmbroker.router import HOPELESS, SURE, Entry, Move, Plan, Step, decide, plan
 
 SPARED = 0.75
@@ -32,6 +32,8 @@ class Desk:
         self.lock = threading.RLock()
         self.dice = dice
         self.beliefs = Beliefs()
+        self.dollars: Callable[[Lane, Need], float | None] | None = None
+        """What a call will probably cost on a lane; there once somebody prefers the cheaper."""
         self.queue = Queue()
         self.credit = Credit()
         self.calls = 0
@@ -86,7 +88,7 @@ class Desk:
                     self.queue.add(waiter)
                 else:
                     waiter.wake = wake()
-                waiter.wants = made.wants
+                waiter.wants = made.offers if ask.limited else made.wants
                 waiter.asleep = True
             if offered is not None and (lease is None or lease.lane.member is not offered):
                 # Who stands further behind may be able to use it; to offer it to anybody before would go on for ever.
@@ -104,6 +106,8 @@ class Desk:
             tried=ask.tried,
             barred=ask.barred,
             again=bool(ask.attempts),
+            preference=ask.preference,
+            dollars=self.dollars,
             limited=ask.limited,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import weakref
@@ -11,28 +12,30 @@ from datetime import datetime
 from typing import Any
 
 from llmbroker import prices
+from llmbroker.broker.accounts import Accounts, Price
 from llmbroker.broker.core import Core
+from llmbroker.broker.costs import Costs
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.flow import obtain, whole
 from llmbroker.broker.keys import Lanes, needs_key, refs_of
 from llmbroker.broker.replies import Ask
 from llmbroker.broker.sources import Setup, pinned, read_setup
-from llmbroker.broker.states import Snapshot, state_of
+from llmbroker.broker.states import LimitState, Snapshot, limit_state, state_of
 from llmbroker.broker.stream import PooledSource
-from llmbroker.catalog import LLMConfig
+from llmbroker.catalog import Limit, LLMConfig
 from llmbroker.client import checked_seconds, one_of
 from llmbroker.credentials import KeyRing
 from llmbroker.errors import (
     InvalidRequestError,
     PoolModelError,
-    StoreError,
     UnknownModelError,
 )
 from llmbroker.exchange import Request, Usage, make_request
 from llmbroker.io import Port
 from llmbroker.journal import Call, Stats, utc
 from llmbroker.messages import check_text
-from llmbroker.pool import Lane
+from llmbroker.pool import Lane, Member
+from llmbroker.preference import Prefer, preference
 from llmbroker.providers import table
 from llmbroker.providers.base import Deployment
 
@@ -41,7 +44,9 @@ log = logging.getLogger("llmbroker.broker")
 LONGEST_WAIT = 600.0
 """Seconds; a call without ``wait`` still ends."""
 RECALLED = 1000
-"""Journal rows that are read for their ratings when a broker begins."""
+"""Journal rows from which a broker that begins learns how long its models take."""
+LATELY = 86_400.0
+"""Seconds; what is older says nothing about how long a model takes."""
 
 
 class Engine:
@@ -58,11 +63,14 @@ class Engine:
         journal: Any,
         home: str | os.PathLike[str] | None,
         shared_keys: bool,
+        limits: Sequence[Limit] | None = None,
         rate: Callable[..., Any],
+        prefer: Prefer = None,
     ) -> None:
         self.port = port
+        self.prefer = preference(prefer)
         self.setup: Setup = read_setup(
-            source, pool=pool, direct=direct, journal=journal, home=home, clock=port.now, wall=port.time
+            source, pool=pool, direct=direct, journal=journal, home=home, limits=limits, clock=port.now, wall=port.time
         )
         self.desk = Desk(random.Random().random)  # noqa: S311 - a lot among equal models, no secret
         self.keys = KeyRing(port, secrets=secrets, store=self.setup.key_store, shared=shared_keys)
@@ -70,12 +78,15 @@ class Engine:
         fresh = 1.0 if self.keys.quick else 60.0
         self.lanes = Lanes(self.setup.pool, self.setup.able, self.keys, fresh=fresh, fallback=self.setup.fallback)
         self.journal = self.setup.journal
+        price: Price = lambda lane, answered, usage: price_of(lane, answered, usage, utc(port.time()))  # noqa: E731
+        counted = self.setup.limits
         self.core = Core(
             port,
             self.desk,
             self.lanes,
             self.journal,
-            price=lambda lane, answered, usage: price_of(lane, answered, usage, utc(port.time())),
+            price=price,
+            accounts=Accounts(port, counted, self.journal, price) if counted else None,
             rate=rate,
             key_help=self.setup.help_for,
             offer_local=source is None and pool is None and self.setup.fallback is None,
@@ -99,8 +110,11 @@ class Engine:
         """Make a call of checked arguments."""
         if not self._warm:
             await self._prepare()
-        operation, trace_id, wait, fastest_of = checked_options(options).values()
+        operation, trace_id, wait, fastest_of, prefer = checked_options(options).values()
         await self.core.shared.follow(scope)
+        prefer = prefer or self.prefer
+        if prefer is not None and prefer.cost and self.core.costs is None:
+            await self._look_up_costs()
         now = self.port.now()
         deadline = now + (wait or LONGEST_WAIT)
         return Ask(
@@ -113,7 +127,25 @@ class Engine:
             deadline=deadline,
             queue_until=now if wait == 0 else deadline,
             fastest_of=fastest_of,
+            preference=prefer,
         )
+
+    async def _look_up_costs(self) -> None:
+        """Somebody prefers the cheaper for the first time: learn from the journal what calls take, and load the prices."""
+        costs = Costs(self.core.price, self.port.time)
+
+        def read() -> None:
+            prices.load()
+            try:
+                costs.recall(reversed(self.journal.calls(limit=RECALLED, status="ok")))
+            except Exception as error:  # noqa: BLE001 - what was learnt before is welcome, never needed
+                log.warning("Earlier calls could not be read: %s", error)
+
+        await self.port.call(read)
+        with self.desk.lock:
+            if self.core.costs is None:
+                self.core.costs = costs
+                self.desk.dollars = costs.dollars
 
     # -- direct models ---------------------------------------------------------------------------------------------------
 
@@ -188,25 +220,31 @@ class Engine:
     def after_fork(self) -> None:
         """In the child of a fork: what ran in the parent does not run here."""
         self.desk.after_fork()
+        self.core.shared.after_fork()
         self.lanes.forget_running()
+        if self.core.accounts is not None:
+            self.core.accounts.after_fork()
+
+    def close(self) -> None:
+        """Write down what is not yet, and close the journal."""
+        if self.core.accounts is not None:
+            self.core.accounts.close()
+        self.journal.close()
 
     def _recall(self) -> None:
-        """Learn from the ratings that the journal holds; a journal that cannot be read teaches nothing."""
-        store = self.journal.store
-        if store is None:
-            return
+        """Learn from the journal's rows how long the models took lately; a journal that cannot be read teaches nothing."""
         try:
-            for name, off in store.disabled().items():
-                for member in self.lanes.members:
-                    if member.name == name:
-                        member.disabled = off
-            rows: list[Call] = self.journal.calls(limit=RECALLED, status="ok")
-            for row in reversed(rows):
-                if row.score is not None:
-                    self.desk.rate(row.llm_name, row.operation, row.score, row.id)
+            rows: list[Call] = self.journal.calls(limit=RECALLED, since=utc(self.port.time() - LATELY))
         except Exception as error:  # noqa: BLE001 - what was learnt before is welcome, never needed
-            log.warning("Earlier ratings could not be read: %s", error)
-            self._notes.append(f"Earlier ratings could not be read: {error}")
+            log.warning("Earlier calls could not be read: %s", error)
+            self._notes.append(f"Earlier calls could not be read: {error}")
+            return
+        members = {member.name: member for member in self.lanes.members}
+        with self.desk.lock:
+            for row in reversed(rows):
+                member = members.get(row.llm_name)
+                if member is not None:
+                    recalled(member, row)
 
     def calls(self, *, limit: int, cursor: str | None, **filters: Any) -> list[Call]:
         """Return journal rows, the newest first."""
@@ -220,6 +258,7 @@ class Engine:
         """Return how everything is now."""
         if not self._warm:
             await self._prepare()
+        await self.core.shared.follow(scope)
         port = self.port
         now, wall = port.now(), port.time()
         entries = await self.core.entries(scope)
@@ -235,6 +274,7 @@ class Engine:
                 for entry in entries
             }
             waiting = len(self.desk.queue)
+        limits, alone = await self._limits(scope, {one.key.mark: one.key.source for _, lanes in entries for one in lanes})
         times = [state.until for state in states.values() if state.until is not None]
         free = any(state.available for state in states.values())
         missing = [self.lanes.refs(entry[0])[:1] for entry in entries if not entry[1]]
@@ -244,8 +284,19 @@ class Engine:
             journal=self.journal.health(),
             missing_keys=tuple(dict.fromkeys(ref for refs in missing for ref in refs)),
             next_at=None if free or not times else min(times),
-            notes=(*self._notes, *self.lanes.troubles.values(), *filter(None, (self.core.shared.trouble,))),
+            notes=(*self._notes, *self.lanes.troubles.values(), *filter(None, (self.core.shared.trouble, alone))),
+            limits=limits,
         )
+
+    async def _limits(self, scope: str | None, keys: Mapping[str, str]) -> tuple[tuple[LimitState, ...], str]:
+        """Return how the limits stand, and what to say where other processes are not counted."""
+        accounts = self.core.accounts
+        if accounts is None:
+            return (), ""
+        standing = await accounts.standing(scope)
+        shared = self.journal.store is not None and not accounts.trouble
+        states = tuple(limit_state(limit, account, shared=shared, keys=keys) for limit, account in standing)
+        return states, f"Limits are counted by this process alone for now: {accounts.trouble}" if accounts.trouble else ""
 
     def switch(self, name: str, off: bool) -> None:
         """Switch a model off or on, here and in the journal's store.
@@ -259,16 +310,22 @@ class Engine:
             raise UnknownModelError(f"The pool has no model {name!r}.", hint=f"It has: {known}.")
         member.disabled = off
         self.desk.wake_all()
-        store = self.journal.store
-        if store is not None:
-            try:
-                store.set_disabled(name, off)
-            except StoreError as error:
-                log.warning("That %s is switched %s could not be stored: %s", name, "off" if off else "on", error)
+        self.core.shared.switch(name, off)
+
+
+def recalled(member: Member, row: Call) -> None:
+    """Take note of how long an attempt took, as its row tells."""
+    record, took = (member.first, row.first_event_ms) if row.stream else (member.latency, row.latency_ms)
+    if row.status == "ok" and took is not None and 0.0 <= took < math.inf:
+        record.add(took / 1000.0)
+    elif (
+        row.status in ("timeout", "superseded", "cancelled") and row.latency_ms is not None and 0.0 <= row.latency_ms < math.inf
+    ):
+        record.stopped(row.latency_ms / 1000.0)
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check operation, trace_id, wait and fastest_of.
+    """Check operation, trace_id, wait, fastest_of and prefer.
 
     Raises:
         InvalidRequestError: names the one that is wrong.
@@ -281,6 +338,7 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
         "trace_id": _label(options.get("trace_id"), "trace_id"),
         "wait": checked_seconds(options.get("wait"), "wait", allow_zero=True),
         "fastest_of": fastest or 1,
+        "prefer": preference(options.get("prefer")),
     }
 
 

@@ -21,10 +21,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from llmbroker.allowances import BILLION, SECOND
 from llmbroker.broker.core import Core
 from llmbroker.broker.replies import Ask, Choice, pooled
 from llmbroker.client import complete
-from llmbroker.errors import LLMBrokerError, LLMTimeoutError, NoLLMAvailableError
+from llmbroker.errors import LimitReachedError, LLMBrokerError, LLMTimeoutError, NoLLMAvailableError
 from llmbroker.health import EmptyAnswerError, Verdict, is_empty
 from llmbroker.io import Flow, Job
 from llmbroker.pool import Lane, Lease
@@ -103,6 +104,8 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
             now = port.now()
             entries = core.lanes.ready(ask.scope, now) or await core.entries(ask.scope)
             plan, lease = desk.take(entries, ask, now, wake=core.waker(ask))
+            if lease is not None and core.accounts is not None and now < ask.deadline and not await core.admit(ask, lease):
+                continue
             ask.choices.append(Choice(now, lease.lane if lease else None, plan))
             if lease is None:
                 await _sleep(core, ask, plan, now)
@@ -115,6 +118,8 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
                     return answer
     finally:
         desk.leave(ask, port.now())
+        if core.accounts is not None:
+            await core.accounts.leave(ask)
 
 
 async def _sleep(core: Core, ask: Ask, plan: Plan, now: float) -> None:
@@ -132,6 +137,8 @@ async def _sleep(core: Core, ask: Ask, plan: Plan, now: float) -> None:
     until = ask.queue_until if at is None else min(max(at, now + BREATH), ask.queue_until)
     await core.sleep(ask, until - now)
     ask.tried.clear()
+    if ask.limited and core.accounts is not None:
+        core.accounts.again(ask)
 
 
 async def _race(core: Core, ask: Ask, trial: Trial, plan: Plan, lease: Lease) -> Any:
@@ -150,7 +157,7 @@ async def _race(core: Core, ask: Ask, trial: Trial, plan: Plan, lease: Lease) ->
     try:
         race.add(lease)
         for _ in range(wanted - 1):
-            race.widen("fastest_of" if ask.fastest_of > 1 else "beside the one that is tried out")
+            await race.widen("fastest_of" if ask.fastest_of > 1 else "beside the one that is tried out")
         return await race.run(max(wanted, 1))
     finally:
         if race.jobs:
@@ -175,7 +182,7 @@ class Race:
         job = self._core.port.start(self._trial(self._core, self._ask, lease, self._ask.deadline))
         self.jobs[id(job)] = (job, lease)
 
-    def widen(
+    async def widen(
         self,
         why: str,
         *,
@@ -188,14 +195,17 @@ class Race:
         ``again``: lanes that were asked in this pass and do not run now may be asked anew.
         """
         core, ask = self._core, self._ask
-        now = core.port.now()
         entries = core.lanes.last(ask.scope)
-        plan, lease = core.desk.take(entries, ask, now, fit=fit, quick=quick)
-        if lease is None and again:
-            ask.tried = {id(running.lane) for _, running in self.jobs.values()}
+        while True:
+            now = core.port.now()
             plan, lease = core.desk.take(entries, ask, now, fit=fit, quick=quick)
-        if lease is None:
-            return plan
+            if lease is None and again:
+                ask.tried = {id(running.lane) for _, running in self.jobs.values()}
+                plan, lease = core.desk.take(entries, ask, now, fit=fit, quick=quick)
+            if lease is None:
+                return plan
+            if core.accounts is None or await core.admit(ask, lease):
+                break
         ask.choices.append(Choice(now, lease.lane, plan, why))
         self.add(lease)
         return None
@@ -220,24 +230,24 @@ class Race:
                     if outcome.verdict.blame == "caller" and outcome.verdict.lacks is None:
                         return await _finish(core, ask, outcome)
             if done:
-                while self.jobs and len(self.jobs) < wanted and self.widen("in place of one that failed") is None:
+                while self.jobs and len(self.jobs) < wanted and await self.widen("in place of one that failed") is None:
                     pass
             elif hedge_at is not None:
-                hedge_at = self._help()
+                hedge_at = await self._help()
         assert failed is not None
         return await _finish(core, ask, failed)
 
-    def _help(self) -> float | None:
+    async def _help(self) -> float | None:
         """Open a lane beside those that take long, if that can be afforded; return when to look again."""
         desk = self._core.desk
         now = self._core.port.now()
         if len(self.jobs) < BESIDE:
-            quicker = self.widen("it comes back and is much quicker", again=True, fit=self._better(now))
+            quicker = await self.widen("it comes back and is much quicker", again=True, fit=self._better(now))
             if quicker is None:
                 return self._look_at(now)
         hedge_at = self._hedge_at()
         if len(self.jobs) < HEDGED and hedge_at is not None and now >= hedge_at and desk.may_hedge():
-            slow = self.widen("the first one takes long", again=True, fit=self._worth(now), quick=_quickest)
+            slow = await self.widen("the first one takes long", again=True, fit=self._worth(now), quick=_quickest)
             if slow is not None:
                 desk.credit.refund()
         return self._look_at(now)
@@ -296,7 +306,9 @@ class Race:
             job.cancel()
         while self.jobs:
             for job in await self._core.port.wait([job for job, _ in self.jobs.values()], 5.0) or list(self._running()):
-                self.jobs.pop(id(job))
+                _, lease = self.jobs.pop(id(job))
+                if job.done() and not lease.released:
+                    self._core.never_made(self._ask, lease)
 
     def _running(self) -> list[Job[Outcome]]:
         return [job for job, _ in self.jobs.values()]
@@ -335,6 +347,8 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
     """Make the error that says why nobody answered and what to do."""
     port = core.port
     now, wall = port.now(), port.time()
+    if ask.limited and (reason == "limit" or plan.limited):
+        return _reached(ask, plan, now)
     at = plan.next_at
     retry_at = datetime.fromtimestamp(wall + max(0.0, at - now), UTC) if at is not None else None
     shown = "; ".join(_why(passed, now) for passed in plan.passed[:8])
@@ -347,6 +361,7 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
         "unable": "No model of the pool can do what this call needs",
         "timeout": _late(ask, now),
         "failed": "No model of the pool answered",
+        "limit": "A limit of this broker is reached",
     }
     head = heads[reason]
     if reason == "no_keys" and core.lanes.troubles:
@@ -358,6 +373,31 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
         retry_at=retry_at,
         attempts=tuple(ask.attempts),
         hint=core.key_hint() if reason == "no_keys" else _HINTS.get(reason),
+    )
+    error.__cause__ = ask.error
+    return error
+
+
+def _reached(ask: Ask, plan: Plan, now: float) -> LimitReachedError:
+    """Make the error that says which limit is reached, how much of it is used, and when it opens."""
+    refusals = sorted((ask.limited or {}).values(), key=lambda refused: (refused.ends is None, refused.ends or 0))
+    first = refusals[0]
+    words = "; ".join(dict.fromkeys(refused.words for refused in refusals[:8]))
+    others = [_why(passed, now) for passed in plan.passed if passed.reason != "limit"]
+    more = f" Besides: {'; '.join(others[:8])}." if others else ""
+    tried = f" Tried {len(ask.attempts)}: {_tried(ask)}." if ask.attempts else ""
+    unit = 1 / BILLION if first.measure == "cost" else 1
+    error = LimitReachedError(
+        f"A limit of this broker is reached, no provider refused: {words}.{more}{tried}",
+        reason="limit",
+        retry_at=datetime.fromtimestamp(first.ends / SECOND, UTC) if first.ends is not None else None,
+        attempts=tuple(ask.attempts),
+        limit=first.limit,
+        measure=first.measure,
+        used=first.used * unit,
+        reserved=first.held * unit,
+        most=first.most * unit,
+        hint="snapshot().limits shows all of them; raise it with limits=, or wait until it opens.",
     )
     error.__cause__ = ask.error
     return error

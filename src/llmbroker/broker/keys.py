@@ -58,6 +58,8 @@ class Lanes:
         self.troubles: dict[str, str] = {}
         """Places of keys that failed, by member."""
         self._providers: dict[str, Provider] = {}
+        self.greet: Callable[[Lane], None] | None = None
+        """Called with each lane that is made."""
         self._fallback: Member | None = None
         if fallback is not None:
             self._fallback = self._member(fallback, len(configs))
@@ -183,6 +185,8 @@ class Lanes:
         if lane is None or lane.member is not member:
             lane = self._lanes[member.name, key] = Lane(member, key, table.deployment_for(member.config, secret))
             key.members = [m for m in key.members if m.name != member.name] + [member]
+            if self.greet is not None:
+                self.greet(lane)
             while len(self._lanes) > max(4096, 4 * len(self.members)):
                 (_, gone), _ = self._lanes.popitem(last=False)
                 self._keys = {ident: key for ident, key in self._keys.items() if key is not gone}

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from llmbroker.catalog import Abilities, Catalog, KeyHelp, LLMConfig, home_catalog, load_catalog, load_model_list
+from llmbroker.catalog import Abilities, Catalog, KeyHelp, Limit, LLMConfig, home_catalog, load_catalog, load_model_list
 from llmbroker.errors import ConfigurationError, StoreError
 from llmbroker.journal import FILE_NAME, Journal, Store, is_store, open_store
+from llmbroker.journal.ledger import read_limits
 from llmbroker.providers import table
 from llmbroker.transports.model_store import DEFAULT, data_home
 
@@ -35,6 +36,7 @@ class Setup(msgspec.Struct, frozen=True):
         catalog: the catalog in force.
         key_help: help on keys of the model list.
         fallback: the embedded model, for the case that no model has a key; None where it is not installed or not wanted.
+        limits: what may be spent.
     """
 
     pool: tuple[LLMConfig, ...]
@@ -45,6 +47,7 @@ class Setup(msgspec.Struct, frozen=True):
     catalog: Catalog
     key_help: Mapping[str, KeyHelp]
     fallback: LLMConfig | None
+    limits: tuple[Limit, ...] = ()
 
     @property
     def key_store(self) -> Store | None:
@@ -67,6 +70,7 @@ def read_setup(
     direct: Sequence[str | LLMConfig],
     journal: Any,
     home: str | os.PathLike[str] | None,
+    limits: Sequence[Limit] | None = None,
     clock: Callable[[], float],
     wall: Callable[[], float],
 ) -> Setup:
@@ -82,6 +86,7 @@ def read_setup(
     key_help: Mapping[str, KeyHelp] = {}
     store: Store | None = None
     configs: Sequence[LLMConfig] = ()
+    listed_limits: Sequence[Limit] = ()
     if source is None:
         configs = catalog.pool if pool is None else ()
     elif not isinstance(source, (str, os.PathLike)):
@@ -92,9 +97,10 @@ def read_setup(
     elif is_store(source) or "://" in os.fspath(source):
         store = open_store(source)
         configs = _stored(store, catalog) if pool is None else ()
+        listed_limits = _stored_limits(store) if limits is None else ()
     else:
         listed = load_model_list(os.fspath(source))
-        configs, key_help = listed.llms, listed.keys
+        configs, key_help, listed_limits = listed.llms, listed.keys, listed.limits
     chosen = tuple(_checked(pool) if pool is not None else configs)
     _refuse_twins(chosen, "pool")
     kept = _journal(journal, store, folder, clock, wall)
@@ -107,6 +113,7 @@ def read_setup(
         catalog=catalog,
         key_help=key_help,
         fallback=_embedded() if source is None and pool is None else None,
+        limits=tuple(listed_limits) if limits is None else _checked_limits(limits),
     )
 
 
@@ -117,6 +124,19 @@ def _checked(pool: Sequence[LLMConfig]) -> Sequence[LLMConfig]:
         if not isinstance(config, LLMConfig):
             raise ConfigurationError(f"pool is a list of LLMConfig; one of them is {type(config).__name__}.")
     return pool
+
+
+def _checked_limits(limits: Any) -> tuple[Limit, ...]:
+    if isinstance(limits, (Limit, str, bytes)) or not isinstance(limits, Sequence):
+        raise ConfigurationError(f"limits is a list of Limit, not {type(limits).__name__}.")
+    for limit in limits:
+        if not isinstance(limit, Limit):
+            raise ConfigurationError(f"limits is a list of Limit; one of them is {type(limit).__name__}.")
+    names = [limit.name for limit in limits]
+    twin = next((name for name in names if names.count(name) > 1), None)
+    if twin is not None:
+        raise ConfigurationError(f"Two limits bear the name {twin!r}.", hint="Give one of them another name=.")
+    return tuple(limits)
 
 
 def _refuse_twins(configs: Sequence[LLMConfig], where: str) -> None:
@@ -134,6 +154,16 @@ def _stored(store: Store, catalog: Catalog) -> Sequence[LLMConfig]:
     except StoreError as error:
         raise ConfigurationError(
             f"The model list cannot be read from {store.where}: {error}", hint="Give the models by pool=."
+        ) from error
+
+
+def _stored_limits(store: Store) -> Sequence[Limit]:
+    """Return the limits of a database. One whose limits cannot be read is not taken for one that has none."""
+    try:
+        return read_limits(store)
+    except (StoreError, msgspec.DecodeError) as error:
+        raise ConfigurationError(
+            f"The limits cannot be read from {store.where}: {error}", hint="Give them by limits=; limits=[] is none."
         ) from error
 
 

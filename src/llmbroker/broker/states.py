@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from llmbroker.allowances import BILLION, SECOND, Account, most_of, parts_of
+from llmbroker.catalog import Limit
+from llmbroker.catalog.limit import MEASURES
 from llmbroker.pool import Lane, Member
 from llmbroker.router import Entry
 
@@ -71,6 +74,58 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     quotas: tuple[QuotaState, ...] = ()
 
 
+class LimitState(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit now, for one subject. Amounts stand under ``calls``, ``tokens`` and ``cost`` (US dollars), as far as limited.
+
+    Attributes:
+        name: the limit's name.
+        scope, operation: whose it is, where the limit concerns one or tells them apart; ``"*"`` where nobody used it yet.
+        key: the same of a key: where it was found, or its mark.
+        most, used, reserved, left: what is permitted, spent, held by attempts under way, and left.
+        window: as declared. resets_at: when a new one begins, or None: never.
+        unpriced: attempts whose price was not known; they count by ``unknown_price``.
+        shared: whether all processes of the journal's store count together; else this one counts alone.
+    """
+
+    name: str
+    scope: str | None = None
+    key: str | None = None
+    operation: str | None = None
+    most: dict[str, float]
+    used: dict[str, float]
+    reserved: dict[str, float]
+    left: dict[str, float]
+    window: float | str | None = None
+    resets_at: datetime | None = None
+    unpriced: int = 0
+    shared: bool = True
+
+
+def limit_state(limit: Limit, account: Account, *, shared: bool, keys: Mapping[str, str]) -> LimitState:
+    """Return how a limit stands; ``keys``: where keys were found, by their marks."""
+    scope, mark, operation = parts_of(account.subject)
+    places = [place for place, measure in enumerate(MEASURES) if getattr(limit, measure) is not None]
+    most, spent, held = most_of(limit), account.spent, account.held
+
+    def shown(amounts: Sequence[int]) -> dict[str, float]:
+        return {MEASURES[p]: amounts[p] / BILLION if MEASURES[p] == "cost" else amounts[p] for p in places}
+
+    return LimitState(
+        name=limit.name,
+        scope=scope or limit.scope,
+        key=limit.key if mark is None else keys.get(mark, mark),
+        operation=operation or limit.operation,
+        most=shown(most),
+        used=shown(spent),
+        reserved=shown(held),
+        left=shown([max(0, most[p] - spent[p] - held[p]) for p in range(3)]),
+        window=limit.window,
+        resets_at=None if account.ends is None else datetime.fromtimestamp(account.ends / SECOND, UTC),
+        unpriced=account.unpriced,
+        shared=shared,
+    )
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A pool now: a mapping from names to ``ModelState``, in the order of the model list, and what concerns them all.
 
@@ -80,7 +135,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         journal: state (ok, degraded, off) of the journal and what is behind it.
         missing_keys: variables that would bring models into play.
         next_at: when the first model will be free again, if none is free now.
-        unavailable: notes on what does not work as it should (a learner, a price list).
+        limits: how each limit stands for each subject that has used it in this window (of many, the 1,000 busiest).
+        notes: what is to say about what does not work as it should (a learner, a price list).
     """
 
     models: dict[str, ModelState]
@@ -89,6 +145,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     missing_keys: tuple[str, ...] = ()
     next_at: datetime | None = None
     notes: tuple[str, ...] = ()
+    limits: tuple[LimitState, ...] = ()
 
     @property
     def degraded(self) -> bool:

@@ -70,6 +70,7 @@ class Opened:
         except BaseException as error:
             self._over = True
             core.cut(ask, self._lease, self.row, error, stream.usage, lost=False)
+            await core.counted()
             raise
         if not events:
             await self.complete()
@@ -93,6 +94,7 @@ class Opened:
             self.abandon()
         finally:
             await self._stream.close()
+            await self._core.counted()
 
     def abandon(self) -> bool:
         """Free the slot and write the row, without a wait; True if it was not over."""

@@ -14,10 +14,11 @@ from llmbroker.broker.loops import LoopStream, given, loops
 from llmbroker.broker.replies import PooledReply
 from llmbroker.broker.states import Snapshot
 from llmbroker.broker.streams import PooledStream
-from llmbroker.catalog import LLMConfig
+from llmbroker.catalog import Limit, LLMConfig
 from llmbroker.client import DirectClient
 from llmbroker.io import Port
 from llmbroker.journal import Call, Stats
+from llmbroker.preference import Prefer
 
 
 class Broker(Caller):
@@ -33,6 +34,9 @@ class Broker(Caller):
         home: llmbroker's own folder, else ``LLMBROKER_HOME``, else the platform's.
         io: another port (a scripted one in tests).
         shared_keys: whether a user (``for_scope``) without a key of his own may use the one that all share.
+        prefer: what calls prefer that do not say so themselves: "quality" (also by default), "speed", "cost", or weights
+            like ``{"quality": 1, "cost": 2}``.
+        limits: what may be spent; replaces the source's list (``[[limits]]``).
 
     Raises:
         ConfigurationError: a source cannot be used.
@@ -49,6 +53,8 @@ class Broker(Caller):
         home: str | os.PathLike[str] | None = None,
         io: Port | None = None,
         shared_keys: bool = True,
+        prefer: Prefer = None,
+        limits: Sequence[Limit] | None = None,
     ) -> None:
         port = io
         if port is None:
@@ -65,6 +71,8 @@ class Broker(Caller):
             journal=journal,
             home=home,
             shared_keys=shared_keys,
+            prefer=prefer,
+            limits=limits,
             rate=lambda score, *, call_id, scope: self._rate(score, call_id=call_id, trace_id=None, scope=scope),
         )
 
@@ -84,6 +92,7 @@ class Broker(Caller):
         trace_id: str | None = None,
         wait: float | None = None,
         fastest_of: int | None = None,
+        prefer: Prefer = None,
     ) -> PooledReply:
         """Return the reply of the best model that is free.
 
@@ -97,6 +106,7 @@ class Broker(Caller):
             trace_id: groups the rows of one piece of work.
             wait: seconds for queue, attempts and answer together; 0 does not queue; None: 10 minutes.
             fastest_of: so many models at once, the first answer counts.
+            prefer: "quality", "speed" or "cost", or weights of them; None: as the broker was told to.
 
         Raises:
             InvalidRequestError: an argument is wrong; nothing was sent.
@@ -104,7 +114,13 @@ class Broker(Caller):
             NoLLMAvailableError: nobody answered; ``reason``, ``retry_at``, ``attempts`` and the text say why.
         """
         request = request_of(None, messages, tools, tool_choice, response_format, params, stream=False)
-        options = {"operation": operation, "trace_id": trace_id, "wait": wait, "fastest_of": fastest_of}
+        options = {
+            "operation": operation,
+            "trace_id": trace_id,
+            "wait": wait,
+            "fastest_of": fastest_of,
+            "prefer": prefer,
+        }
         return self._io.drive(self._engine.chat(request, params, self._scope, options))  # type: ignore[no-any-return]
 
     def stream(
@@ -120,6 +136,7 @@ class Broker(Caller):
         trace_id: str | None = None,
         wait: float | None = None,
         fastest_of: int | None = None,
+        prefer: Prefer = None,
     ) -> PooledStream:
         """Return the answer as it is made; arguments as of ``chat``, errors while it is read.
 
@@ -127,7 +144,13 @@ class Broker(Caller):
             StreamInterruptedError, LLMTimeoutError: while it is read, after the first piece, with the text so far.
         """
         request = request_of(prompt, messages, tools, tool_choice, response_format, params, stream=True)
-        options = {"operation": operation, "trace_id": trace_id, "wait": wait, "fastest_of": fastest_of}
+        options = {
+            "operation": operation,
+            "trace_id": trace_id,
+            "wait": wait,
+            "fastest_of": fastest_of,
+            "prefer": prefer,
+        }
         return PooledStream(self._io, self._engine.source(request, params, self._scope, options))
 
     def run(
@@ -156,6 +179,7 @@ class Broker(Caller):
         trace_id: str | None = None,
         wait: float | None = None,
         fastest_of: int | None = None,
+        prefer: Prefer = None,
     ) -> LoopStream:
         """Run a tool loop and see what happens: iterate the result for events; afterwards ``reply`` is the reply.
 
@@ -169,7 +193,7 @@ class Broker(Caller):
         """
         chat = given(
             tool_choice=tool_choice, response_format=response_format, params=params, operation=operation, trace_id=trace_id,
-            wait=wait, fastest_of=fastest_of,
+            wait=wait, fastest_of=fastest_of, prefer=prefer,
         )  # fmt: skip
         return loops().stream_tool_loop(
             self, messages, tools=tools, dispatch=dispatch, max_steps=max_steps, max_repeats=max_repeats,
@@ -258,7 +282,7 @@ class Broker(Caller):
     def close(self) -> None:
         """Close connections and the journal; a port that was handed in stays open for its owner. May be called twice."""
         if self._scope is None:
-            self._engine.journal.close()
+            self._engine.close()
             if self._owns_io:
                 self._io.close()
 

@@ -1,7 +1,7 @@
 """Model lists: TOML files with one ``[[llms]]`` row a model and, if wanted, ``[keys.NAME]`` with help on where to get a key.
 
-A field that is not known is refused with the nearest known one: a typing error must not become a default. Reading a list
-reads one file; nothing is fetched.
+``[[limits]]`` rows say what may be spent. A field that is not known is refused with the nearest known one: a typing error must
+not become a default. Reading a list reads one file; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from llmbroker.catalog.config import LLMConfig
+from llmbroker.catalog.limit import Limit
 from llmbroker.errors import ConfigurationError
 
 LARGEST = 4 * 1024 * 1024
@@ -36,10 +37,11 @@ class KeyHelp(msgspec.Struct, frozen=True):
 
 
 class ModelList(msgspec.Struct, frozen=True):
-    """What a model list holds: the models in the file's order, and help on keys by the variable's name."""
+    """What a model list holds: the models in the file's order, help on keys by the variable's name, and what may be spent."""
 
     llms: tuple[LLMConfig, ...]
     keys: Mapping[str, KeyHelp] = {}
+    limits: tuple[Limit, ...] = ()
 
 
 def read_model_list(path: str | Path) -> list[LLMConfig]:
@@ -59,13 +61,13 @@ def load_model_list(path: str | Path) -> ModelList:
     """
     where = str(path)
     table = parse_toml(read_bytes(path), where)
-    refuse_unknown(table, ("llms", "keys"), where)
+    refuse_unknown(table, ("llms", "keys", "limits"), where)
     rows = table_rows(table, "llms", where)
     if not rows:
         raise ConfigurationError(f"{where} holds no model: it needs a [[llms]] row with name, model and base_url or provider.")
     llms = tuple(config_of(row, f"{where}, {label}") for row, label in rows)
     refuse_repeated((llm.name for llm in llms), "name", where)
-    return ModelList(llms, key_help(table, where))
+    return ModelList(llms, key_help(table, where), limits_of(table, where))
 
 
 # -- pieces that the catalog uses too ------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ def refuse_repeated(names: Iterable[str], what: str, where: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ConfigurationError(f"{where}: the {what} {name!r} comes twice; each model has its own.")
+            raise ConfigurationError(f"{where}: the {what} {name!r} comes twice; each has its own.")
         seen.add(name)
 
 
@@ -130,7 +132,7 @@ def table_rows(table: Mapping[str, Any], section: str, where: str) -> list[tuple
     """
     rows = table.get(section, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ConfigurationError(f"{where}: {section} is a list of tables; write [[{section}]] above each model.")
+        raise ConfigurationError(f"{where}: {section} is a list of tables; write [[{section}]] above each.")
     labelled = []
     for number, row in enumerate(rows, 1):
         name = row.get("name") or row.get("alias")
@@ -154,6 +156,23 @@ def config_of(row: Mapping[str, Any], where: str, further: Iterable[str] = ()) -
         return LLMConfig(**{field: value for field, value in row.items() if field not in extra})
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from None
+
+
+def limits_of(table: Mapping[str, Any], where: str) -> tuple[Limit, ...]:
+    """Return the ``[[limits]]`` rows.
+
+    Raises:
+        ConfigurationError: a field is unknown or wrong, or two bear one name; says which row.
+    """
+    found = []
+    for row, label in table_rows(table, "limits", where):
+        refuse_unknown(row, Limit.__struct_fields__, f"{where}, {label}")
+        try:
+            found.append(Limit(**row))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}, {label}: {error}") from None
+    refuse_repeated((limit.name for limit in found), "name", where)
+    return tuple(found)
 
 
 def key_help(table: Mapping[str, Any], where: str) -> dict[str, KeyHelp]:
