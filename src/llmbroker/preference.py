@@ -49,16 +49,21 @@ class Preference(msgspec.Struct, frozen=True):
     speed: float
     cost: float
 
+    @property
+    def plain(self) -> bool:
+        """Whether quality alone counts."""
+        return not self.speed and not self.cost
+
 
 _NAMED = {
-    "quality": None,
+    "quality": Preference(1.0, 0.0, 0.0),
     "speed": Preference(1.0 - MAIN, MAIN, 0.0),
     "cost": Preference(1.0 - MAIN, 0.0, MAIN),
 }
 
 
 def preference(prefer: Any) -> Preference | None:
-    """Return the weights that a caller asks for; None where quality alone counts.
+    """Return the weights that a caller asks for; None where it asks for none.
 
     Raises:
         InvalidRequestError: it is neither a name, nor a mapping of names to weights of which at least one is above 0.
@@ -81,7 +86,7 @@ def preference(prefer: Any) -> Preference | None:
     if total <= 0:
         raise _wrong(prefer)
     quality, speed, cost = (weight / total for weight in weights)
-    return Preference(quality, speed, cost) if speed or cost else None
+    return Preference(quality, speed, cost)
 
 
 def _wrong(prefer: Any) -> InvalidRequestError:

@@ -210,10 +210,10 @@ def plan(
         barred: ``id`` of lanes that are not asked again by this call at all.
         again: the call asked somebody already: a model that never answered in so little time is not begun with.
         limited: ``id`` of lanes that a limit of our own closes to this call, and why.
-        preference: what the caller prefers; None: quality.
+        preference: what the caller prefers; None: quality alone.
         dollars: what such a call will probably cost on a lane, or None; asked only where the preference is about cost.
     """
-    weigh = _weigh(entries, need, preference, dollars) if preference is not None else None
+    weigh = _weigh(entries, need, preference, dollars) if preference is not None and not preference.plain else None
     ranked: list[tuple[bool, int, float, int, Step]] = []
     passed: list[Passed] = []
     for member, lanes in entries:

@@ -99,7 +99,7 @@ def test_two_models_of_a_key_hold_back_each_other_once_their_window_has_shown_to
 
     def answer(_: dict[str, Any]) -> Answer:
         sent.append(world.port.now())
-        return stating(ok("x", delay=0.1), **left(20 - len(sent), f"{30.0 - sent[-1]:.3f}s", 20))
+        return stating(ok("x", delay=1.0), **left(20 - len(sent), f"{100.0 - sent[-1]:.3f}s", 20))
 
     world = World(a=answer, b=answer, c=ok("C"))
     pool = [member("a", 0.5, api_key_ref="K"), member("b", 0.5, api_key_ref="K"), member("c", 0.1)]

@@ -15,6 +15,7 @@ from llmbroker.io import Signal
 from llmbroker.journal import new_id
 from llmbroker.limits import Waiter
 from llmbroker.pool import Lane, Need
+from llmbroker.preference import Preference
 from llmbroker.router import Plan
 
 
@@ -56,6 +57,7 @@ class Ask:
         began: when, on the port's scale.
         deadline: when everything ends. ``queue_until``: until when it may wait for a free model.
         fastest_of: how many are asked at once.
+        preference: what the caller prefers, or None: quality alone.
         tried: ``id`` of lanes that were asked in this pass. ``barred``: of those not asked again.
         attempts, choices: what happened.
         watched: an attempt was cut for taking long: no other runs without one beside it.
@@ -82,6 +84,7 @@ class Ask:
         "need",
         "numbers",
         "operation",
+        "preference",
         "queue_until",
         "request",
         "scope",
@@ -107,6 +110,7 @@ class Ask:
         deadline: float,
         queue_until: float,
         fastest_of: int,
+        preference: Preference | None = None,
     ) -> None:
         self.request = request
         self._arguments = params
@@ -118,6 +122,7 @@ class Ask:
         self.deadline = deadline
         self.queue_until = queue_until
         self.fastest_of = fastest_of
+        self.preference = preference
         self.tried: set[int] = set()
         self.barred: set[int] = set()
         self.attempts: list[Attempt] = []
@@ -156,19 +161,22 @@ class Ask:
         """Return why each model was chosen or passed over, one line a fact."""
         lines: list[str] = []
         for choice in self.choices:
-            lines += _lines(choice, self.began)
+            lines += _lines(choice, self.began, self.preference)
         for attempt in self.attempts:
             error = f": {attempt.error}" if attempt.error else ""
             lines.append(f"{'':11}-> {attempt.llm_name} {attempt.status} after {attempt.seconds:.2f} s{error}")
         return "\n".join(lines)
 
 
-def _lines(choice: Choice, began: float) -> Iterator[str]:
+def _lines(choice: Choice, began: float, preference: Preference | None) -> Iterator[str]:
     at = f"{choice.at - began:7.2f} s  "
     if choice.lane is None:
         yield f"{at}waited: nobody was free"
     for step in choice.plan.steps:
-        facts = [f"quality {step.quality:.2f}"]
+        if step.worth is not None and preference is not None:
+            facts = step.worth.words(preference)
+        else:
+            facts = [f"quality {step.quality:.2f}"]
         if step.probe is not None:
             facts.append(f"tried out after {step.probe.word}")
         if step.late:

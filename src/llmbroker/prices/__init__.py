@@ -25,7 +25,7 @@ from llmbroker.prices.rates import FREE, Price, Rates, When
 if TYPE_CHECKING:
     from llmbroker.prices.listed import PriceList
 
-__all__ = ["CURRENCY", "FREE", "KINDS", "Price", "Rates", "When", "cost", "declared", "load", "price_of"]
+__all__ = ["CURRENCY", "FREE", "KINDS", "Price", "Rates", "When", "cost", "declared", "here", "load", "price_of"]
 
 CURRENCY = "USD"
 KINDS = ("input", "output", "cached", "cache_write")
@@ -90,7 +90,7 @@ def _declared(items: tuple[tuple[str, float], ...]) -> Price:
 @lru_cache(maxsize=4096)
 def _listed(model: str, provider: str | None, base_url: str | None) -> Price | None:
     """Find a model in the list. Whatever is wrong with the list, a call does not fail for it."""
-    if provider is None and _is_here(base_url):
+    if provider is None and here(base_url):
         return None  # nobody lists this machine: the list need not be loaded to know that
     prices = _price_list()
     try:
@@ -99,7 +99,8 @@ def _listed(model: str, provider: str | None, base_url: str | None) -> Price | N
         return None
 
 
-def _is_here(base_url: str | None) -> bool:
+def here(base_url: str | None) -> bool:
+    """Whether an address is one of this machine."""
     try:
         host = urlsplit(base_url or "").hostname or ""
     except ValueError:
