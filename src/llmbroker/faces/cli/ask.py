@@ -14,6 +14,7 @@ from llmbroker.errors import InvalidRequestError, LLMBrokerError
 from llmbroker.faces.cli.codes import INCOMPLETE
 from llmbroker.faces.cli.input import attachments, from_stdin, prompt_of, system_of
 from llmbroker.faces.cli.output import money, note, print_json, usage_line
+from llmbroker.faces.cli.patience import patience
 from llmbroker.faces.cli.target import Target, add_target_arguments, open_target
 
 HELP = {
@@ -59,7 +60,7 @@ def ask(arguments: argparse.Namespace) -> int:
     schema = _schema(arguments.schema)
     from llmbroker.faces.cli.nokey import explained
 
-    with explained(arguments.source), open_target(arguments) as target:
+    with explained(arguments.source), open_target(arguments) as target, patience(target.caller):
         if arguments.tool:
             reply = _with_tools(target, messages, arguments)
         elif arguments.json or arguments.extract or arguments.no_stream or schema is not None:
