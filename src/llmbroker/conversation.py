@@ -11,6 +11,7 @@ import msgspec
 from llmbroker.errors import InvalidRequestError
 from llmbroker.loop.approval import Paused
 from llmbroker.loop.faces import arun_tool_loop, astream_tool_loop, run_tool_loop, stream_tool_loop
+from llmbroker.loop.stream import AsyncToolLoopStream, ToolLoopStream
 from llmbroker.messages import validate
 
 JSON: TypeAlias = dict[str, Any]
@@ -63,13 +64,13 @@ class Conversation:
             self._keep(kept)
         return self._settled(reply)
 
-    def stream(self, caller: Any, question: Any = None, **more: Any) -> Any:
+    def stream(self, caller: Any, question: Any = None, **more: Any) -> ToolLoopStream:
         """Return the events of the loop; what was said is kept when they were read. ``reply`` is there afterwards."""
         face = stream_tool_loop(caller, self._next(question), transcript=_Kept(self), **{**self._loop, **more})
         self.paused = None
         return face
 
-    def astream(self, caller: Any, question: Any = None, **more: Any) -> Any:
+    def astream(self, caller: Any, question: Any = None, **more: Any) -> AsyncToolLoopStream:
         """Do what ``stream`` does, for ``async for``."""
         face = astream_tool_loop(caller, self._next(question), transcript=_Kept(self), **{**self._loop, **more})
         self.paused = None

@@ -56,7 +56,7 @@ class Stream:
             self.close()
 
     @property
-    def reply(self) -> Any:
+    def reply(self) -> Reply | None:
         """The whole answer, once the stream was read to its end; None before."""
         return self._source.reply
 
@@ -108,7 +108,7 @@ class AsyncStream:
             await self.close()
 
     @property
-    def reply(self) -> Any:
+    def reply(self) -> Reply | None:
         """The whole answer, once the stream was read to its end; None before."""
         return self._source.reply
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmbroker.client import EventSource, ReplyStream
+from llmbroker.client import AsyncStream, EventSource, ReplyStream, Stream
 from llmbroker.exchange import Event
 from llmbroker.io import Port
 from llmbroker.research import watch
@@ -79,3 +79,25 @@ class CallStream:
         """Stop."""
         if self._source is not None:
             await self._source.close()
+
+
+class ResponseStream(Stream):
+    """A streamed answer: iterate it for text, or ``events()``; afterwards ``reply`` is the response."""
+
+    _source: CallStream
+
+    @property
+    def reply(self) -> Response | None:
+        """The response, once the stream was read to its end; None before."""
+        return self._source.reply
+
+
+class AsyncResponseStream(AsyncStream):
+    """The asyncio twin of ``ResponseStream``."""
+
+    _source: CallStream
+
+    @property
+    def reply(self) -> Response | None:
+        """The response, once the stream was read to its end; None before."""
+        return self._source.reply

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
-from llmbroker.client import AsyncStream, Stream
 from llmbroker.io import Port
 from llmbroker.research import calls
 from llmbroker.research.calls import Ask
 from llmbroker.research.response import Response
-from llmbroker.research.stream import CallStream
+from llmbroker.research.stream import AsyncResponseStream, CallStream, ResponseStream
 from llmbroker.research.tool import LLMTool
 from llmbroker.research.tool_loop import Plan, call_tools
 from llmbroker.research.watch import journal_watcher
@@ -128,6 +127,32 @@ async def acall_llm_robust(
     return await calls.call(calls.async_port(config, io), ask)
 
 
+@overload
+def call_llm_stream(
+    config: Any,
+    messages: Any,
+    callback: None = None,
+    *,
+    response_format: Any = None,
+    timeout: float | None = None,
+    journal: Any = None,
+    io: Port | None = None,
+) -> ResponseStream: ...
+
+
+@overload
+def call_llm_stream(
+    config: Any,
+    messages: Any,
+    callback: Callable[[str], Any],
+    *,
+    response_format: Any = None,
+    timeout: float | None = None,
+    journal: Any = None,
+    io: Port | None = None,
+) -> Response: ...
+
+
 def call_llm_stream(
     config: Any,
     messages: Any,
@@ -137,7 +162,7 @@ def call_llm_stream(
     timeout: float | None = None,
     journal: Any = None,
     io: Port | None = None,
-) -> Any:
+) -> Response | ResponseStream:
     """Ask as ``call_llm`` does and get the answer as it is made.
 
     Args:
@@ -156,13 +181,40 @@ def call_llm_stream(
     """
     port = calls.blocking_port(config, io)
     ask = Ask(config, messages, response_format=response_format, timeout=timeout, watchers=journal_watcher(journal))
-    stream = Stream(port, CallStream(port, ask))
+    stream = ResponseStream(port, CallStream(port, ask))
     if callback is None:
         return stream
     tell = sys.stdout.write if callback is PRINT else callback
     for piece in stream:
         tell(piece)
+    assert stream.reply is not None
     return stream.reply
+
+
+@overload
+async def acall_llm_stream(
+    config: Any,
+    messages: Any,
+    callback: None = None,
+    *,
+    response_format: Any = None,
+    timeout: float | None = None,
+    journal: Any = None,
+    io: Port | None = None,
+) -> AsyncResponseStream: ...
+
+
+@overload
+async def acall_llm_stream(
+    config: Any,
+    messages: Any,
+    callback: Callable[[str], Any],
+    *,
+    response_format: Any = None,
+    timeout: float | None = None,
+    journal: Any = None,
+    io: Port | None = None,
+) -> Response: ...
 
 
 async def acall_llm_stream(
@@ -174,16 +226,17 @@ async def acall_llm_stream(
     timeout: float | None = None,
     journal: Any = None,
     io: Port | None = None,
-) -> Any:
+) -> Response | AsyncResponseStream:
     """Await what ``call_llm_stream`` does: the whole response with a callback, else a stream for ``async for``."""
     port = calls.async_port(config, io)
     ask = Ask(config, messages, response_format=response_format, timeout=timeout, watchers=journal_watcher(journal))
-    stream = AsyncStream(port, CallStream(port, ask))
+    stream = AsyncResponseStream(port, CallStream(port, ask))
     if callback is None:
         return stream
     tell = sys.stdout.write if callback is PRINT else callback
     async for piece in stream:
         tell(piece)
+    assert stream.reply is not None
     return stream.reply
 
 
