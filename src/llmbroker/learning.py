@@ -82,6 +82,8 @@ class Beliefs:
         """Take one rating. A call that is rated again has its vote changed, not doubled. What is no number 0..1 is ignored."""
         if not isinstance(score, (int, float)) or not math.isfinite(score) or not 0 <= score <= 1:
             return
+        if call_id is not None and self._rated.get(call_id) == score:
+            return  # heard a second time
         model = self._models.get(name)
         if model is None:
             model = self._models[name] = _Votes()

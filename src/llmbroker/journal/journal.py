@@ -63,6 +63,8 @@ class Journal:
             raise ConfigurationError(f"retention is a positive time or None, not {retention!r}.")
         self.store = store
         self.bodies = bodies and store is not None
+        self.brokers = 0
+        """How many brokers of this process were given it."""
         self._retention = retention
         self._clock = clock
         self._wall = wall
@@ -88,6 +90,11 @@ class Journal:
     def direct(self) -> bool:
         """Whether ``record`` may be called from an event loop; else call it through ``port.call``."""
         return self.store is None or self.store.direct
+
+    @property
+    def failing(self) -> bool:
+        """Whether the store refused rows and was not found well since."""
+        return self._failure is not None
 
     # -- writing -----------------------------------------------------------------------------------------------------------
 
