@@ -34,6 +34,9 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--scope", metavar="USER", help="call with this user's keys, under this user's name")
     target.add_argument("-o", "--operation", metavar="NAME", help="what this is for; kept in the journal")
     target.add_argument("--trace", metavar="ID", help="groups calls in the journal")
+    target.add_argument(
+        "--prefer", type=preferred, metavar="WHAT", help="quality, speed, cost, or weights such as quality=1,cost=2"
+    )
     target.add_argument("--timeout", type=float, metavar="SECONDS", help="for everything together")
     target.add_argument(
         "-p", "--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter such as temperature=0.2"
@@ -69,6 +72,7 @@ def open_target(arguments: argparse.Namespace) -> Iterator[Target]:
             "operation": arguments.operation,
             "trace_id": arguments.trace,
             "wait": arguments.timeout,
+            "prefer": arguments.prefer,
         }
         yield Target(caller, {name: value for name, value in options.items() if value is not None}, "the pool")
 
@@ -156,6 +160,28 @@ def _chosen(name: str | None, source: str | None) -> Any:
     raise UnknownModelError(
         f"There is no model {name!r}.{meant} llmbroker models and llmbroker catalog list the names; provider/model names any."
     )
+
+
+def preferred(text: str) -> Any:
+    """Return what --prefer names: a word, or a mapping of weights.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    from llmbroker.preference import preference
+
+    try:
+        if "=" not in text:
+            return preference(text.strip())
+        weights: dict[str, float] = {}
+        for pair in text.split(","):
+            name, _, weight = pair.partition("=")
+            weights[name.strip()] = float(weight)
+        return preference(weights)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither quality, speed, cost nor weights such as quality=1,cost=2"
+        ) from None
 
 
 def parameters(pairs: list[str]) -> dict[str, Any]:
