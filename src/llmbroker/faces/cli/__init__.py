@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "keys": ("keys", "stored keys: set, list, remove; which key would be used"),
     "calls": ("journal", "what was called, the newest first"),
     "stats": ("journal", "counts, tokens, cost, latency and quality by model"),
+    "journal": ("upkeep", "delete old rows of the journal, or copy the whole of it"),
+    "replay": ("replay", "the journal played against other policies: was routing worth it?"),
     "snapshot": ("models", "how each model of the pool is now, and until when"),
     "catalog": ("models", "the packaged facts about models: free pool and aliases"),
     "doctor": ("doctor", "check keys, journal, model store and versions"),

@@ -13,6 +13,7 @@ from typing import Any
 from llmbroker.errors import InvalidRequestError, LLMBrokerError
 from llmbroker.faces.cli.codes import INCOMPLETE
 from llmbroker.faces.cli.input import attachments, from_stdin, prompt_of, system_of
+from llmbroker.faces.cli.kept import joined, keep, last_messages
 from llmbroker.faces.cli.output import money, note, print_json, usage_line
 from llmbroker.faces.cli.patience import patience
 from llmbroker.faces.cli.target import Target, add_target_arguments, open_target
@@ -21,6 +22,7 @@ HELP = {
     "ask": "Ask one question. The pool's best free model answers, or the one that -m names.\n\n"
     "  llmbroker ask 'Why is the sky blue?'\n"
     "  git diff | llmbroker ask 'Write a commit message'\n"
+    "  llmbroker ask -c 'And at night?'\n"
     "  llmbroker ask -m opus 'Hello'\n"
     "  llmbroker ask --base-url http://127.0.0.1:8080/v1 -m qwen3 'Hello'\n"
     "  llmbroker ask -T weather:get_weather 'What is the weather in Paris?'"
@@ -31,6 +33,11 @@ def ask_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("text", nargs="*", metavar="TEXT", help="the question; - reads it from stdin")
     add_target_arguments(parser)
+    parser.add_argument(
+        "-c", "--continue", dest="go_on", action="store_true",
+        help="go on with the last conversation; -s replaces its system message, the model is chosen anew",
+    )  # fmt: skip
+    parser.add_argument("--no-keep", action="store_true", help="do not keep this conversation for -c")
     parser.add_argument("-s", "--system", metavar="TEXT", help="the system message; @file reads it from a file")
     parser.add_argument("-f", "--file", action="append", default=[], metavar="PATH", help="a text file, added to the question")
     parser.add_argument("-a", "--attach", action="append", default=[], metavar="PATH", help="an image")
@@ -56,7 +63,8 @@ def ask(arguments: argparse.Namespace) -> int:
     text = prompt_of(arguments.text, arguments.file, from_stdin(arguments.text, wanted=not arguments.no_stdin))
     if not text.strip() and not arguments.attach:
         raise InvalidRequestError("There is no question. Give it as text, by --file, or through a pipe.", argument="text")
-    messages = [*system_of(arguments.system), {"role": "user", "content": attachments(text, arguments.attach)}]
+    asked = {"role": "user", "content": attachments(text, arguments.attach)}
+    messages = joined(last_messages() if arguments.go_on else [], system_of(arguments.system), asked)
     schema = _schema(arguments.schema)
     from llmbroker.faces.cli.nokey import explained
 
@@ -67,7 +75,15 @@ def ask(arguments: argparse.Namespace) -> int:
             reply = target.caller.chat(messages, response_format=schema, **target.options)
         else:
             return _streamed(target, messages, arguments)
+        if not arguments.tool:
+            _keep(messages, reply, arguments)
         return _whole(target, reply, arguments)
+
+
+def _keep(messages: list[dict[str, Any]], reply: Any, arguments: argparse.Namespace) -> None:
+    """Keep what was said for the next ``ask -c``; an answer without text was none."""
+    if reply is not None and reply.text and not arguments.no_keep:
+        keep([*messages, {"role": "assistant", "content": reply.text}])
 
 
 # -- tools ---------------------------------------------------------------------------------------------------------------
@@ -77,14 +93,19 @@ def _with_tools(target: Target, messages: list[dict[str, Any]], arguments: argpa
     from llmbroker.faces.cli.functions import load
     from llmbroker.loop import run_tool_loop
 
-    return run_tool_loop(
+    said: dict[str, Any] = {}
+    reply = run_tool_loop(
         target.caller,
         messages,
         tools=load(arguments.tool, approve=arguments.approve, show=arguments.show_tools),
         max_steps=arguments.max_steps,
         max_concurrency=1 if arguments.approve else 8,
+        transcript=said,
         **target.options,
     )
+    if said.get("messages") and not arguments.no_keep:
+        keep(said["messages"])
+    return reply
 
 
 # -- answers -------------------------------------------------------------------------------------------------------------
@@ -111,6 +132,7 @@ def _streamed(target: Target, messages: list[dict[str, Any]], arguments: argpars
         stream.close()
     if last != "\n":
         sys.stdout.write("\n")
+    _keep(messages, stream.reply, arguments)
     return _closing(target, stream.reply, arguments)
 
 

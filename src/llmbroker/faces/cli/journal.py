@@ -21,6 +21,7 @@ HELP = {
     "calls": "What was called, one row an attempt, the newest first.\n\n"
     "  llmbroker calls -n 5\n"
     "  llmbroker calls --since 2h --status error,timeout\n"
+    "  llmbroker calls --tail\n"
     "  llmbroker calls show ID\n"
     "  llmbroker calls --json",
     "stats": "Counts, tokens, cost, latency and quality, by model or by what --by says.",
@@ -45,6 +46,9 @@ def calls_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("what", nargs="*", metavar="show ID", help="show one call whole")
     parser.add_argument("-n", "--limit", type=int, default=20, metavar="N", help="so many rows (20)")
+    parser.add_argument(
+        "--tail", action="store_true", help="follow new rows until Ctrl-C, the newest last; with --json a line each"
+    )
     parser.add_argument("--cursor", metavar="CURSOR", help="go on after the row with this cursor")
     _filters(parser)
 
@@ -132,23 +136,31 @@ def calls(arguments: argparse.Namespace) -> int:
             raise InvalidRequestError("Write: llmbroker calls, or: llmbroker calls show ID.", argument="show")
         return _show(arguments.what[1], arguments)
     filters = chosen(arguments)
+    if arguments.tail:
+        from llmbroker.faces.cli.tail import follow
+
+        return follow(arguments, filters)
     with opened(arguments.source) as journal:
         rows = journal.calls(limit=arguments.limit, cursor=arguments.cursor, **filters) if journal is not None else []
     if arguments.json:
         print_json(rows)
         return 0
-    columns = ("time", "model", "status", "in", "out", "cost", "first", "total", "operation", "id")
-    table = [
-        (
-            local_time(row.ts), row.llm_name, row.status, *(_counts(row)), _cost(row), seconds(row.first_event_ms),
-            seconds(row.latency_ms), row.operation, row.id,
-        )
-        for row in rows
-    ]  # fmt: skip
-    print_table(columns, table, right=("in", "out", "cost", "first", "total"), empty="There are no such calls in the journal.")
+    print_table(COLUMNS, [cells(row) for row in rows], right=RIGHT, empty="There are no such calls in the journal.")
     if len(rows) == arguments.limit and rows[-1].cursor and sys.stdout.isatty():
         note(f"Older ones: --cursor {rows[-1].cursor}")
     return 0
+
+
+COLUMNS = ("time", "model", "status", "in", "out", "cost", "first", "total", "operation", "id")
+RIGHT = ("in", "out", "cost", "first", "total")
+
+
+def cells(row: Any) -> tuple[Any, ...]:
+    """Return what is shown of a row, in the order of ``COLUMNS``."""
+    return (
+        local_time(row.ts), row.llm_name, row.status, *(_counts(row)), _cost(row), seconds(row.first_event_ms),
+        seconds(row.latency_ms), row.operation, row.id,
+    )  # fmt: skip
 
 
 def _counts(row: Any) -> tuple[Any, Any]:
