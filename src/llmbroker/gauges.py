@@ -253,7 +253,9 @@ class Gauges:
             return characters / 4.0
         return self._extra if kind == "output" else characters / 4.0 + self._extra
 
-    def _sizes(self, kind: Kind) -> Iterable[tuple[float, float]]:
+    def _sizes(self, kind: Kind) -> Sequence[tuple[float, float]]:
+        if not self._counted:
+            return ()
         return [(at, self.size(kind, characters)) for at, characters in self._counted]
 
     def opens(self, now: float, characters: int) -> float:
@@ -267,6 +269,7 @@ class Gauges:
         """Return what holds back a request of so many characters, in words; "" if nothing does."""
         worst, words = now, ""
         for gauge in self._gauges.values():
+            sent = self._sizes(gauge.kind)
             sent = self._sizes(gauge.kind)
             at = gauge.opens(now, self.size(gauge.kind, characters), sent)
             if at > worst:
