@@ -364,13 +364,17 @@ def _loops() -> Any:
 plugs.loops = _loops
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     """Import a public name from its room on first use, and keep it here."""
     if name not in __all__:
         raise AttributeError(f"module 'llmbroker' has no attribute {name!r}")
     value = getattr(import_module(f"llmbroker.{_ROOM_OF.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # a checker would take every name for one that is there
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from llmbroker.broker.caller import Caller, picked
+from llmbroker.broker.caller import Caller, ChatOptions, picked
 from llmbroker.broker.engine import Engine, request_of
 from llmbroker.broker.loops import AsyncLoopStream, given, loops
 from llmbroker.broker.replies import PooledReply
@@ -120,7 +120,7 @@ class AsyncBroker(Caller):
             rate=lambda score, *, call_id, scope: self._rate(score, call_id=call_id, trace_id=None, scope=scope),
         )
 
-    async def ask(self, prompt: str, **options: Any) -> PooledReply:
+    async def ask(self, prompt: str, **options: Unpack[ChatOptions]) -> PooledReply:
         """Send one user message and return the reply; options and errors as of ``chat``."""
         return await self.chat(prompt, **options)
 

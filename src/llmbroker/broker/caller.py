@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypedDict
 
 from llmbroker.broker.engine import Engine, checked_scope
 from llmbroker.catalog import Limit, LLMConfig
 from llmbroker.errors import ConfigurationError
 from llmbroker.io import Port
 from llmbroker.preference import Prefer
+
+
+class ChatOptions(TypedDict, total=False):
+    """What ``chat`` takes beside the messages; ``ask`` hands it on."""
+
+    tools: Sequence[Any] | None
+    tool_choice: Any
+    response_format: Mapping[str, Any] | None
+    params: Mapping[str, Any] | None
+    operation: str | None
+    trace_id: str | None
+    wait: float | None
+    fastest_of: int | None
+    prefer: Prefer
 
 
 class Caller:

@@ -159,7 +159,7 @@ class PooledSource:
         self.opened: Opened | None = None
 
     @property
-    def reply(self) -> Any:
+    def reply(self) -> PooledReply | None:
         """The whole answer after the end, else None."""
         return self.opened.reply if self.opened is not None else None
 

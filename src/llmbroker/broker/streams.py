@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from llmbroker.broker.replies import PooledReply
 from llmbroker.broker.stream import PooledSource
 from llmbroker.client import AsyncStream, Stream
 from llmbroker.errors import InvalidRequestError
@@ -29,6 +30,11 @@ class _PoolStream:
         """The id of the journal row, once the first piece is there; the row is written at the end."""
         opened = self._source.opened
         return opened.row.id if opened is not None else None
+
+    @property
+    def reply(self) -> PooledReply | None:
+        """The whole answer, once the stream was read to its end; None before."""
+        return self._source.reply
 
     @property
     def text(self) -> str:

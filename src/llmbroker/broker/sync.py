@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from llmbroker.broker.caller import Caller, picked
+from llmbroker.broker.caller import Caller, ChatOptions, picked
 from llmbroker.broker.engine import request_of
 from llmbroker.broker.loops import LoopStream, given, loops
 from llmbroker.broker.replies import PooledReply
@@ -76,7 +76,7 @@ class Broker(Caller):
             rate=lambda score, *, call_id, scope: self._rate(score, call_id=call_id, trace_id=None, scope=scope),
         )
 
-    def ask(self, prompt: str, **options: Any) -> PooledReply:
+    def ask(self, prompt: str, **options: Unpack[ChatOptions]) -> PooledReply:
         """Send one user message and return the reply; options and errors as of ``chat``."""
         return self.chat(prompt, **options)
 

@@ -165,10 +165,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     """Import a name from its file on first use, and keep it here."""
     if name not in _FILE_OF:
         raise AttributeError(f"module 'llmbroker.research' has no attribute {name!r}")
     value = getattr(import_module(f"llmbroker.research.{_FILE_OF[name]}"), name)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # a checker would take every name for one that is there
+    __getattr__ = _load

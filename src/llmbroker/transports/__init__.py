@@ -33,11 +33,11 @@ def shared(*, awaited: bool) -> Any:
     """Return the port that all callers of this process share who bring none: the asyncio port, or the blocking one."""
     port = _shared.get(awaited)
     if port is None:
-        port = _shared.setdefault(awaited, __getattr__("AsyncIO" if awaited else "BlockingIO")())
+        port = _shared.setdefault(awaited, _load("AsyncIO" if awaited else "BlockingIO")())
     return port
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     """Load a port on first use."""
     module = _FROM.get(name)
     if module is None:
@@ -45,3 +45,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+if not TYPE_CHECKING:  # a checker would take every name for one that is there
+    __getattr__ = _load
