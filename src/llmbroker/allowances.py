@@ -50,6 +50,7 @@ class Demand(msgspec.Struct, frozen=True, array_like=True):
         name, subject, start: whose account: the limit's name, the subject, when its window began.
         ends: when the window ends, or None.
         wants: what is to be held; a measure of 0 is not looked at.
+        least: the part of it that is no guess.
         most: what may be spent and held together.
     """
 
@@ -58,6 +59,7 @@ class Demand(msgspec.Struct, frozen=True, array_like=True):
     start: int
     ends: int | None
     wants: Triple
+    least: Triple
     most: Triple
 
     @property
@@ -197,9 +199,15 @@ def merged(several: Iterable[Settled], name: Callable[[], str]) -> list[Settled]
 
 
 def short_of(account: Account, demand: Demand, *, spent_alone: bool = False) -> int | None:
-    """Return the place of the measure that has no room for this demand, or None. ``spent_alone``: even if nothing were held."""
-    for place, (wants, most) in enumerate(zip(demand.wants, demand.most, strict=True)):
-        if wants and account.spent[place] + (0 if spent_alone else account.held[place]) + wants > most:
+    """Return the place of the measure that has no room for this demand, or None. ``spent_alone``: even if nothing were held.
+
+    A guess keeps nobody out of an account of which something is left and nothing held: so an account may be overdrawn by one
+    answer, and only by one whose length its caller did not bound.
+    """
+    for place, wants in enumerate(demand.wants):
+        spent, held, most = account.spent[place], account.held[place], demand.most[place]
+        alone = (spent_alone or not held) and spent + demand.least[place] <= most
+        if wants and not alone and (spent_alone or spent + held + wants > most):
             return place
     return None
 

@@ -40,6 +40,7 @@ from llmbroker.allowances import (
     concerns,
     concerns_key,
     elsewhere,
+    empty,
     guessed,
     masked,
     merged,
@@ -56,7 +57,7 @@ from llmbroker.allowances import (
 from llmbroker.broker.replies import Ask
 from llmbroker.catalog import Limit
 from llmbroker.catalog.limit import EACH, MEASURES
-from llmbroker.errors import StoreError
+from llmbroker.errors import ConnectionFailedError, LLMTimeoutError, StoreError
 from llmbroker.exchange import Usage
 from llmbroker.io import Port
 from llmbroker.journal import Call, Journal, new_id, utc, worked
@@ -152,40 +153,39 @@ class Accounts:
         for limit in limits:
             subject = subject_of(limit, ask.scope, mark, ask.operation)
             most = most_of(limit)
-            wants = self._wants(limit, lane, guess, most)
-            if isinstance(wants, int):
-                tokens = guess.input_tokens + guess.output_tokens
-                words = f"limit {limit.name!r}: " + (
-                    f"the price of {lane.member.name} is not known; declare it (price=), or say what it counts (unknown_price=)"
-                    if wants == len(MEASURES)
-                    else f"{worded(wants, most[wants])} in all, and this call alone may take more ({tokens:,} tokens)"
+            asked = self._asked(limit, lane, guess)
+            if asked is None:
+                words = (
+                    f"limit {limit.name!r}: the price of {lane.member.name} is not known; declare it (price=), or say what it"
+                    " counts (unknown_price=)"
                 )
-                measure = (*MEASURES, "price")[wants]
-                most_then = most[wants] if wants < len(MEASURES) else 0
-                return Refused(limit.name, subject, measure, 0, 0, most_then, words)
+                return Refused(limit.name, subject, "price", 0, 0, 0, words)
             start, ends = window_of(limit.window, now)
-            made.append((Demand(limit.name, subject, start, ends, wants, most), limit))
+            demand = Demand(limit.name, subject, start, ends, *asked, most)
+            place = short_of(empty(demand), demand)
+            if place is not None:
+                wanted = worded(place, demand.least[place])
+                words = f"limit {limit.name!r}: {worded(place, most[place])} in all, and this call alone takes {wanted}"
+                return Refused(limit.name, subject, MEASURES[place], 0, 0, most[place], words)
+            made.append((demand, limit))
         return made
 
-    def _wants(self, limit: Limit, lane: Lane, guess: Guess, most: Triple) -> Triple | int:
-        """Return what to hold; or the place of the measure that can never fit, 3 if the price is not known.
-
-        What is only guessed of an answer never keeps an attempt out of a limit that nobody has used yet.
-        """
-        tokens = guess.input_tokens + guess.output_tokens
-        cost = 0
+    def _asked(self, limit: Limit, lane: Lane, guess: Guess) -> tuple[Triple, Triple] | None:
+        """Return what to hold, and the part of it that is no guess; None if the price is not known and that is to refuse."""
+        sent = guess.input_tokens
+        wants = tokens, cost = sent + guess.output_tokens, 0
         if limit.cost is not None:
             dollars = self._dollars(limit, lane, guess.usage)
             if dollars is None:
-                return len(MEASURES)
-            cost = billionths(dollars, up=True)
-            if cost > most[2] and not guess.bounded:
-                least = self._dollars(limit, lane, Usage(guess.input_tokens, 0, total_tokens=guess.input_tokens))
-                cost = max(most[2], billionths(least or 0.0, up=True))
-        if tokens > most[1] and not guess.bounded:
-            tokens = max(most[1], guess.input_tokens)
-        wants = masked(limit, (1, tokens, cost))
-        return next((place for place in range(3) if wants[place] > most[place]), wants)
+                return None
+            wants = tokens, billionths(dollars, up=True)
+        least = wants
+        if not guess.bounded:
+            only_sent = Usage(sent, 0, total_tokens=sent)
+            if wants[1]:
+                cost = max(1, billionths(self._dollars(limit, lane, only_sent) or 0.0, up=True))
+            least = sent, cost
+        return masked(limit, (1, *wants)), masked(limit, (1, *least))
 
     def _dollars(self, limit: Limit, lane: Lane, usage: Usage) -> float | None:
         """Return what so many tokens cost, by the limit's policy where nobody knows; None where that is to refuse."""
@@ -351,12 +351,12 @@ class Accounts:
 
     # -- after an attempt ------------------------------------------------------------------------------------------------
 
-    async def settle(self, held: Held, lane: Lane, call: Call) -> None:
-        """Count what an attempt used."""
+    async def settle(self, held: Held, lane: Lane, call: Call, error: BaseException | None) -> None:
+        """Count what an attempt used; ``error``: how it failed."""
         if call.status == "ok":
             with self._lock:
                 self._habits.setdefault(call.llm_name, Habit()).learn(held.characters, call.usage)
-        self._late.append((held, self._settled(held, lane, call)))
+        self._late.append((held, self._settled(held, lane, call, error)))
         await self.flush()
 
     def cut(self, held: Held, lane: Lane, call: Call) -> None:
@@ -367,8 +367,8 @@ class Accounts:
         """Give back what was held for an attempt that was never made, at the next occasion."""
         self._late.append((held, nothing_used(held.hold)))
 
-    def _settled(self, held: Held, lane: Lane, call: Call) -> Settled:
-        if not worked(call):
+    def _settled(self, held: Held, lane: Lane, call: Call, error: BaseException | None = None) -> Settled:
+        if not _taken(call, error):
             return nothing_used(held.hold)
         whole = call.status == "ok"
         usage = used(call.usage, held.guess, whole)
@@ -521,3 +521,12 @@ class Accounts:
         self._late.clear()
         self._owed.clear()
         self._waiting.clear()
+
+
+def _taken(call: Call, error: BaseException | None) -> bool:
+    """Whether the provider did any work for an attempt, or may have: then it counts."""
+    if call.first_event_ms is not None or worked(call):
+        return not (isinstance(error, LLMTimeoutError) and not error.sent)
+    if isinstance(error, ConnectionFailedError):
+        return error.sent
+    return call.status == "error" and call.http_status is None

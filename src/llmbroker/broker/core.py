@@ -215,7 +215,7 @@ class Core:
                 await self.port.call(self.journal.record, made)
         finally:
             if ask.holds and (held := ask.holds.pop(id(row.lane), None)) is not None and self.accounts is not None:
-                await self.accounts.settle(held, row.lane, made)
+                await self.accounts.settle(held, row.lane, made, facts.get("error"))
 
     async def failed(
         self, ask: Ask, lease: Lease, row: Row, error: LLMBrokerError, deadline: float, *, usage: Usage | None = None

@@ -386,7 +386,7 @@ def _reached(ask: Ask, plan: Plan, now: float) -> LimitReachedError:
     others = [_why(passed, now) for passed in plan.passed if passed.reason != "limit"]
     more = f" Besides: {'; '.join(others[:8])}." if others else ""
     tried = f" Tried {len(ask.attempts)}: {_tried(ask)}." if ask.attempts else ""
-    unit = 1 / BILLION if first.measure == "cost" else 1
+    unit = BILLION if first.measure == "cost" else 1
     error = LimitReachedError(
         f"A limit of this broker is reached, no provider refused: {words}.{more}{tried}",
         reason="limit",
@@ -394,9 +394,9 @@ def _reached(ask: Ask, plan: Plan, now: float) -> LimitReachedError:
         attempts=tuple(ask.attempts),
         limit=first.limit,
         measure=first.measure,
-        used=first.used * unit,
-        reserved=first.held * unit,
-        most=first.most * unit,
+        used=first.used / unit,
+        reserved=first.held / unit,
+        most=first.most / unit,
         hint="snapshot().limits shows all of them; raise it with limits=, or wait until it opens.",
     )
     error.__cause__ = ask.error

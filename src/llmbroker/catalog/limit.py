@@ -113,7 +113,12 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         ]
         what = " and ".join(measure for measure in MEASURES if getattr(self, measure) is not None)
         window = self.window
-        span = "for ever" if window is None else f"a {window}" if isinstance(window, str) else f"in {window:g} s"
+        if window is None:
+            span = "for ever"
+        elif isinstance(window, str):
+            span = f"an {window}" if window == "hour" else f"a {window}"
+        else:
+            span = f"in {window:g} s"
         return f"{', '.join(whose) or 'all'}: {what} {span}"
 
 

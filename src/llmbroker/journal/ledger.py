@@ -33,7 +33,8 @@ _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM llmbroker_accounts"  # noqa: S608 
 _INSERT = f"INSERT INTO llmbroker_accounts ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
 _ADD_HELD = ", ".join(f"held_{m} = llmbroker_accounts.held_{m} + excluded.held_{m}" for m in _MEASURES)
 _FITS = " AND ".join(
-    f"(excluded.held_{m} = 0 OR llmbroker_accounts.spent_{m} + llmbroker_accounts.held_{m} + excluded.held_{m} <= ?)"
+    f"(excluded.held_{m} = 0 OR llmbroker_accounts.spent_{m} + llmbroker_accounts.held_{m} + excluded.held_{m} <= ?"
+    f" OR (llmbroker_accounts.held_{m} = 0 AND llmbroker_accounts.spent_{m} <= ?))"
     for m in _MEASURES
 )
 _OPEN = f"{_INSERT} ON CONFLICT (name, subject, start) DO UPDATE SET {_ADD_HELD} WHERE {_FITS}"
@@ -153,7 +154,8 @@ def _reserve(db: Statements, hold: Hold) -> Reserved:
         if short_of(empty(demand), demand) is not None:
             raise _NoRoomError(place)  # it would not fit into an account of its own
         whole = (demand.name, demand.subject, demand.start, demand.ends, *NOTHING, *demand.wants, 0)
-        if not db.execute(_OPEN, (*whole, *demand.most)).rowcount:
+        room = (value for most, least in zip(demand.most, demand.least, strict=True) for value in (most, most - least))
+        if not db.execute(_OPEN, (*whole, *room)).rowcount:
             raise _NoRoomError(place)
         found.append(_account(db, demand))
     return Reserved(None, tuple(found))

@@ -1,0 +1,757 @@
+"""Limits through the broker: held before an attempt is sent, settled after it, passed over and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.worlds import World, hang, ladder, member, ok, refuse, streamed
+
+from llmbroker import AsyncBroker, Broker, Limit, LimitReachedError, LLMConfig, NoLLMAvailableError, run_tool_loop
+from llmbroker.errors import ConfigurationError, LLMTimeoutError, StoreError, StreamInterruptedError
+from llmbroker.journal import open_store
+from llmbroker.journal.ledger import write_limits
+from llmbroker.prices import price_of
+from llmbroker.transports.replay import Answer
+
+DOLLAR = {"input": 0.0, "output": 100_000.0}
+"""A price at which ten tokens of an answer are a dollar."""
+
+
+def used(prompt: int, completion: int, *, delay: float = 0.0) -> Answer:
+    """An answer that states these tokens."""
+    made = ok(delay=delay)
+    body = made.body
+    assert isinstance(body, dict)
+    body["usage"] = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return made
+
+
+def spent(broker: Any, name: str | None = None) -> dict[str, float]:
+    """What is used of a limit."""
+    return next(one.used for one in broker.snapshot().limits if name in (None, one.name))
+
+
+def held(broker: Any) -> list[dict[str, float]]:
+    """What is held of all limits."""
+    return [one.reserved for one in broker.snapshot().limits]
+
+
+def nothing_held(broker: Any) -> bool:
+    """Whether every hold was settled."""
+    return all(amount == 0 for one in held(broker) for amount in one.values())
+
+
+# -- refusing and waiting ------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_of_calls_lets_exactly_so_many_through_and_says_which_how_much_and_until_when(face: Any) -> None:
+    world = World(a=ok())
+    broker = face(world, ladder("a"), limits=[Limit(calls=3, window="day")])
+    for _ in range(3):
+        broker.chat("hi")
+    with pytest.raises(LimitReachedError) as caught:
+        broker.chat("hi", wait=5)
+    error = caught.value
+    assert (error.reason, error.limit, error.measure, error.used, error.most) == ("limit", "all: calls a day", "calls", 3, 3)
+    now = datetime.fromtimestamp(world.port.time(), UTC)
+    assert error.retry_at is not None
+    assert error.retry_at == datetime(now.year, now.month, now.day + 1, tzinfo=UTC)
+    assert "3 of 3 calls" in str(error)
+    assert "no provider refused" in str(error)
+    assert len(world.hits) == 3
+    assert world.port.now() < 1
+
+
+def test_a_call_waits_for_a_window_that_opens_before_its_deadline_and_not_for_a_later_one(face: Any) -> None:
+    world = World(a=ok())
+    broker = face(world, ladder("a"), limits=[Limit(calls=1, window="minute")])
+    broker.chat("hi")
+    opens = 60 - world.port.time() % 60
+    before = world.port.now()
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=opens - 1)
+    assert world.port.now() == before
+    broker.chat("hi", wait=opens + 1)
+    assert world.port.now() - before == pytest.approx(opens, abs=0.1)
+    assert world.port.time() % 60 < 1
+
+
+def test_with_no_wait_a_limit_refuses_at_once(face: Any) -> None:
+    broker = face(World(a=ok()), ladder("a"), limits=[Limit(calls=0, window="minute")])
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=0)
+
+
+def test_a_limit_for_ever_never_opens(face: Any) -> None:
+    world = World(a=ok())
+    broker = face(world, ladder("a"), limits=[Limit(calls=1)])
+    broker.chat("hi")
+    world.port.advance(1e7)
+    with pytest.raises(LimitReachedError) as caught:
+        broker.chat("hi")
+    assert caught.value.retry_at is None
+
+
+def test_a_spent_limit_costs_no_provider_its_health_and_no_call_its_slot(face: Any) -> None:
+    broker = face(World(a=ok()), [member("a", parallel=1)], limits=[Limit(calls=1, window="hour")])
+    broker.chat("hi")
+    for _ in range(5):
+        with pytest.raises(LimitReachedError):
+            broker.chat("hi", wait=1)
+    state = broker.snapshot()["a"]
+    assert (state.available, state.running, state.failures) == (True, 0, 0)
+
+
+def test_who_limited_is_told_apart_our_limit_or_a_provider(face: Any) -> None:
+    world = World(a=refuse(429, "slow down", retry_after="3600"), b=ok())
+    broker = face(world, ladder("a", "b"), limits=[Limit(scope="bob", calls=1)])
+    bob = broker.of("bob")
+    bob.chat("hi")
+    with pytest.raises(NoLLMAvailableError) as caught:
+        bob.chat("hi", wait=1)
+    assert caught.value.reason == "timeout"
+    assert "a rate limited (slow down)" in str(caught.value)
+    assert "b limit (limit 'scope bob: calls for ever'" in str(caught.value)
+
+
+def test_the_choice_says_that_a_limit_passed_a_model_over(face: Any) -> None:
+    world = World(a=ok("A"), b=ok("B"))
+    pool = [member("a", 0.9, api_key_ref="K1"), member("b", 0.1)]
+    broker = face(world, pool, secrets={"K1": "one"}, limits=[Limit(key="K1", calls=1, window="day")])
+    assert broker.chat("hi").text == "A"
+    reply = broker.chat("hi")
+    assert reply.text == "B"
+    assert "a: limit (limit 'key K1: calls a day'" in reply.explain()
+
+
+# -- whose limit ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_user_has_an_own_account_a_fresh_one_too(face: Any) -> None:
+    world = World(a=ok())
+    broker = face(world, ladder("a"), limits=[Limit(scope="*", calls=1, window="day")])
+    for name in ("bob", "eve", "somebody new"):
+        broker.of(name).chat("hi")
+        with pytest.raises(LimitReachedError):
+            broker.of(name).chat("hi", wait=1)
+    for _ in range(3):
+        broker.chat("hi")  # nobody's user
+    assert len(world.hits) == 6
+
+
+def test_a_limit_concerns_only_its_scope_and_its_operation(face: Any) -> None:
+    world = World(a=ok())
+    limits = [Limit(scope="bob", operation="poems", calls=1), Limit(operation="*", calls=2)]
+    broker = face(world, ladder("a"), limits=limits)
+    broker.of("bob").chat("hi", operation="poems")
+    with pytest.raises(LimitReachedError, match="scope bob, operation poems"):
+        broker.of("bob").chat("hi", operation="poems", wait=1)
+    broker.of("eve").chat("hi", operation="poems")
+    with pytest.raises(LimitReachedError, match=r"each operation.* of poems"):
+        broker.of("eve").chat("hi", operation="poems", wait=1)
+    broker.of("bob").chat("hi", operation="prose")
+    broker.of("bob").chat("hi")
+
+
+def test_a_keys_limit_holds_on_every_path_to_that_key(face: Any) -> None:
+    """Two models, two names of one value, a failover, a second lane beside a slow one: all of them spend one account."""
+    world = World(a=ok("A"), b=ok("B"), c=ok("C"), d=[hang(), ok("D")])
+    pool = [
+        member("a", 0.9, api_key_ref="K1"),
+        member("b", 0.8, api_key_ref="K1"),
+        member("c", 0.7, api_key_ref="K2"),
+        member("d", 0.1),
+    ]
+    broker = face(world, pool, secrets={"K1": "same-key", "K2": "same-key"}, limits=[Limit(key="K1", calls=1, window="day")])
+    assert broker.chat("hi").text == "A"
+    with pytest.raises(NoLLMAvailableError):
+        broker.chat("hi", wait=20)
+    assert world.asked == ["a", "d"]
+    assert broker.chat("hi", fastest_of=4).text == "D"
+    assert world.asked == ["a", "d", "d"]
+    (state,) = broker.snapshot().limits
+    assert state.used == {"calls": 1}
+    assert "same-key" not in str(state)
+
+
+def test_a_failover_stays_within_the_keys_limit(face: Any) -> None:
+    world = World(a=refuse(500), b=ok("B"), c=ok("C"))
+    pool = [member("a", 0.9, api_key_ref="K1"), member("b", 0.8, api_key_ref="K1"), member("c", 0.1)]
+    broker = face(world, pool, secrets={"K1": "one"}, limits=[Limit(key="*", calls=1, window="day")])
+    assert broker.chat("hi").text == "B", "what a refused attempt held was given back to the next"
+    world.then("a", ok("A"))
+    world.port.advance(300)
+    assert broker.chat("hi").text == "C"
+
+
+def test_a_users_own_key_has_an_own_account_of_a_keys_limit(face: Any) -> None:
+    world = World(a=ok())
+    secrets = {("K1", None): "shared", ("K1", "bob"): "bobs"}
+    pool = [member("a", api_key_ref="K1")]
+    limit = Limit(key="K1", calls=1, window="day")
+    broker = face(world, pool, secrets=lambda ref, scope: secrets.get((ref, scope)), limits=[limit])
+    broker.of("eve").chat("hi")
+    broker.of("bob").chat("hi")
+    assert [key for _, _, key in world.hits] == ["shared", "bobs"]
+
+
+# -- nothing is consumed by what is refused ------------------------------------------------------------------------------
+
+
+def test_who_is_refused_by_one_limit_has_taken_nothing_of_the_others(face: Any) -> None:
+    limits = [Limit(calls=10, window="day"), Limit(scope="*", calls=1, window="day"), Limit(tokens=10**6, window="minute")]
+    broker = face(World(a=ok()), ladder("a"), limits=limits)
+    bob = broker.of("bob")
+    bob.chat("hi")
+    for _ in range(4):
+        with pytest.raises(LimitReachedError):
+            bob.chat("hi", wait=1)
+    assert [one.used for one in broker.snapshot().limits] == [{"calls": 1}, {"calls": 1}, {"tokens": 10}]
+    assert nothing_held(broker)
+
+
+def test_who_was_refused_a_slot_has_spent_nothing_of_a_limit(face: Any) -> None:
+    world = World(a=ok(delay=10))
+    broker = face(world, [member("a", parallel=1)], limits=[Limit(calls=5, window="day"), Limit(tokens=5000)])
+    results = broker.together({}, {"wait": 0}, {"wait": 2})
+    assert [isinstance(result, NoLLMAvailableError) for result in results] == [False, True, True]
+    assert spent(broker) == {"calls": 1}
+    assert nothing_held(broker)
+
+
+REFUSED = {
+    "500": refuse(500),
+    "429": refuse(429),
+    "401": refuse(401),
+    "503": refuse(503),
+    "no connection": Answer(fault="refuse"),
+}
+
+
+@pytest.mark.parametrize("answer", REFUSED.values(), ids=REFUSED)
+def test_what_a_provider_refused_is_given_back(face: Any, answer: Answer) -> None:
+    broker = face(World(a=[answer, ok()], b=ok()), ladder("a", "b"), limits=[Limit(calls=9, tokens=9000)])
+    assert broker.chat("hi").llm_name == "b"
+    assert spent(broker) == {"calls": 1, "tokens": 10}
+    assert nothing_held(broker)
+
+
+def test_a_request_sent_again_without_a_refused_parameter_is_one_attempt_of_a_limit(face: Any) -> None:
+    world = World(a=[refuse(400, "Unsupported parameter: 'temperature' is not supported.", code="unsupported_parameter"), ok()])
+    broker = face(world, ladder("a"), limits=[Limit(calls=5, window="day")])
+    try:
+        broker.chat("hi", params={"temperature": 0.1})
+    except Exception:
+        assert spent(broker) == {"calls": 0}
+    else:
+        assert spent(broker) == {"calls": 1}
+    assert nothing_held(broker)
+
+
+# -- tokens and dollars --------------------------------------------------------------------------------------------------
+
+
+def test_reserved_and_spent_equal_the_ledger_under_many_calls_at_once(face: Any) -> None:
+    """At any moment what is spent and held is within the limit, and at the end spent is what the rows say."""
+    world = World(a=lambda body: used(5, 1 + len(world.hits) % 7, delay=0.1 * (len(world.hits) % 5)))
+    broker = face(world, [member("a", price={"input": 100.0, "output": 1000.0})], limits=[Limit(tokens=10**6, cost=1.0)])
+    results = broker.together(*({"wait": 60} for _ in range(40)))
+    assert not [result for result in results if isinstance(result, BaseException)]
+    rows = broker.rows()
+    assert spent(broker)["cost"] == pytest.approx(sum(row.cost for row in rows), abs=1e-12)
+    assert spent(broker)["tokens"] == sum(row.usage.total_tokens for row in rows)
+    assert nothing_held(broker)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_more_is_spent_than_the_budget(face: Any, stream: bool) -> None:
+    """Answers of ten dollars, a budget of thirty: three pass, whatever runs at once."""
+    answer = streamed("hello") if stream else used(0, 100)
+    pool = [member("a", price={"input": 0.0, "output": 10_000_000.0 / 3} if stream else DOLLAR)]
+    broker = face(World(a=answer), pool, limits=[Limit(cost=30.0, window="month")])
+    params = {"max_tokens": 3 if stream else 100}
+    passed = 0
+    for _ in range(6):
+        try:
+            broker.read("hi", params=params, wait=1) if stream else broker.chat("hi", params=params, wait=1)
+            passed += 1
+        except LimitReachedError as error:
+            assert (error.measure, error.used, error.most) == ("cost", 30.0, 30.0)
+    assert passed == 3
+    assert spent(broker) == {"cost": 30.0}
+
+
+def test_a_declared_price_is_enforced(face: Any) -> None:
+    broker = face(World(a=used(0, 100)), [member("a", price=DOLLAR)], limits=[Limit(cost=10.0)])
+    assert broker.chat("hi").usage.output_tokens == 100
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=1)
+
+
+def test_a_price_is_reserved_at_the_tier_that_applies(face: Any) -> None:
+    """A long input costs its tier: a budget that would bear it at the base price only refuses it before it is sent."""
+    name, long = "gemini-2.5-pro", "word " * 240_000
+    price = price_of(name, provider="google")
+    assert price is not None
+    tiers = price.rates[0][1].input
+    assert tiers is not None
+    assert len(tiers) > 1, "the list has no tiers for it any more: take another model"
+    tokens = len(long) / 4
+    base, applies = tokens * tiers[0][1] / 1e6, tokens * tiers[-1][1] / 1e6
+    limit = Limit(cost=(base + applies) / 2)
+    world = World(**{name: used(300_000, 10)})
+    broker = face(world, [member(name, provider="google", dialect="openai-chat")], limits=[limit])
+    with pytest.raises(LimitReachedError) as caught:
+        broker.chat(long, params={"max_tokens": 10}, wait=1)
+    assert caught.value.measure == "cost"
+    assert world.hits == []
+    broker.chat("short", params={"max_tokens": 10})
+
+
+def test_a_limit_of_tokens_holds_under_parallel_calls(face: Any) -> None:
+    """A hundred tokens a minute and five calls of 133 at once: at most the limit and one estimate pass."""
+    world = World(a=used(33, 100, delay=0.5))
+    broker = face(world, ladder("a"), limits=[Limit(tokens=100, window="minute")])
+    results = broker.together(*({"wait": 5} for _ in range(5)))
+    passed = [result for result in results if not isinstance(result, BaseException)]
+    assert len(passed) == 1
+    assert {type(result) for result in results if isinstance(result, BaseException)} == {LimitReachedError}
+    assert spent(broker) == {"tokens": 133}
+
+
+def test_windows_are_independent(face: Any) -> None:
+    """A spent minute of tokens opens a minute later, whatever the hour of calls has seen."""
+    world = World(a=used(50, 50))
+    broker = face(world, ladder("a"), limits=[Limit(tokens=100, window="minute"), Limit(calls=3, window="hour")])
+    minutes = []
+    for _ in range(3):
+        broker.chat("hi", wait=70)
+        minutes.append(world.port.time() // 60)
+        assert spent(broker, "all: tokens a minute") == {"tokens": 100}
+    assert minutes[1:] == [minutes[0] + 1, minutes[0] + 2]
+    assert spent(broker, "all: calls an hour") == {"calls": 3}
+    with pytest.raises(LimitReachedError, match="calls an hour"):
+        broker.chat("hi", wait=70)
+
+
+def test_calls_wait_for_room_that_others_give_back(face: Any) -> None:
+    """An answer that took less than was held for it makes room at once, in the order of those who wait."""
+    world = World(a=lambda body: used(1, 9, delay=1.0))
+    broker = face(world, ladder("a"), limits=[Limit(tokens=100, window="month")])
+    results = broker.together(*({"wait": 60} for _ in range(4)))
+    assert not [result for result in results if isinstance(result, BaseException)]
+    assert world.port.now() < 5
+    assert spent(broker) == {"tokens": 40}
+
+
+def test_the_usual_length_of_an_answer_is_learnt(face: Any) -> None:
+    """What was thought to take 500 tokens takes 10: after some calls several fit at once."""
+    world = World(a=lambda body: used(1, 9, delay=1.0))
+    broker = face(world, ladder("a"), limits=[Limit(tokens=1000, window="month")])
+    broker.together({}, {})
+    for _ in range(20):
+        broker.chat("hi")
+    began = world.port.now()
+    broker.together(*({"wait": 60} for _ in range(8)))
+    assert world.port.now() - began == pytest.approx(1.0, abs=0.3)
+
+
+def test_a_request_that_fits_into_no_window_is_refused_at_once_and_says_so(face: Any) -> None:
+    world = World(a=ok())
+    broker = face(world, ladder("a"), limits=[Limit(tokens=100, window="minute")])
+    with pytest.raises(LimitReachedError, match="this call alone takes"):
+        broker.chat("word " * 400)
+    with pytest.raises(LimitReachedError, match="this call alone takes"):
+        broker.chat("hi", params={"max_tokens": 200})
+    assert world.port.now() < 1
+    broker.chat("hi", params={"max_tokens": 50})
+
+
+def test_a_free_model_stays_open_when_the_budget_is_spent(face: Any) -> None:
+    free = {"input": 0.0, "output": 0.0}
+    world = World(paid=used(0, 100), free=ok("free"))
+    pool = [member("paid", 0.9, price=DOLLAR), member("free", 0.1, price=free)]
+    broker = face(world, pool, limits=[Limit(cost=10.0)])
+    assert broker.chat("hi").llm_name == "paid"
+    for _ in range(3):
+        assert broker.chat("hi").llm_name == "free"
+    assert spent(broker) == {"cost": 10.0}
+
+
+# -- prices that nobody knows --------------------------------------------------------------------------------------------
+
+
+def test_a_model_without_a_price_is_passed_over_by_default_and_the_error_says_what_to_do(face: Any) -> None:
+    world = World(a=ok("A"), b=ok("B"))
+    broker = face(world, [member("a", 0.9), member("b", 0.1, price=DOLLAR)], limits=[Limit(cost=100.0)])
+    assert broker.chat("hi").text == "B"
+    alone = face(World(a=ok()), ladder("a"), limits=[Limit(cost=100.0)])
+    with pytest.raises(LimitReachedError, match="price of a is not known") as caught:
+        alone.chat("hi")
+    assert caught.value.measure == "price"
+    assert "unknown_price=" in str(caught.value)
+
+
+POLICIES: dict[str, tuple[Any, float]] = {
+    "free": ("free", 0.0),
+    "a call": (0.25, 0.5),
+    "tokens": ({"input": 1e6, "output": 2e6}, 26.0),
+}
+
+
+@pytest.mark.parametrize(("policy", "cost"), POLICIES.values(), ids=POLICIES)
+def test_a_price_that_is_not_known_counts_by_policy_and_is_reported_as_unknown(face: Any, policy: Any, cost: float) -> None:
+    broker = face(World(a=ok()), ladder("a"), limits=[Limit(cost=10_000.0, unknown_price=policy)])
+    broker.chat("hi")
+    broker.chat("hi")
+    (state,) = broker.snapshot().limits
+    assert (state.used, state.unpriced) == ({"cost": cost}, 2)
+    assert [row.cost for row in broker.rows()] == [None, None]
+
+
+def test_a_price_for_a_call_is_enforced(face: Any) -> None:
+    broker = face(World(a=ok()), ladder("a"), limits=[Limit(cost=0.5, unknown_price=0.25)])
+    broker.chat("hi")
+    broker.chat("hi")
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=1)
+
+
+# -- streams, races, loops, cuts -----------------------------------------------------------------------------------------
+
+
+def test_a_stream_settles_with_what_its_end_says(face: Any) -> None:
+    broker = face(World(a=streamed("one ", "two")), ladder("a"), limits=[Limit(calls=5, tokens=5000)])
+    broker.read("hi")
+    assert spent(broker) == {"calls": 1, "tokens": 10}
+    assert nothing_held(broker)
+
+
+def test_a_stream_that_breaks_keeps_the_estimate(face: Any) -> None:
+    broker = face(World(a=streamed("one ", "two", end=False)), ladder("a"), limits=[Limit(calls=5, tokens=5000)])
+    with pytest.raises(StreamInterruptedError):
+        broker.read("hi", params={"max_tokens": 300})
+    assert spent(broker)["calls"] == 1
+    assert 300 < spent(broker)["tokens"] < 320
+    assert nothing_held(broker)
+
+
+def test_a_stream_that_is_left_early_keeps_the_estimate(face: Any) -> None:
+    broker = face(World(a=streamed("one ", "two", "three")), ladder("a"), limits=[Limit(calls=5, tokens=5000)])
+
+    if broker.kind == "sync":
+        stream = broker.broker.stream("hi", params={"max_tokens": 300})
+        next(iter(stream))
+        stream.close()
+    else:
+
+        async def leave() -> None:
+            stream = broker.broker.stream("hi", params={"max_tokens": 300})
+            async for _ in stream:
+                break
+            await stream.close()
+
+        asyncio.run(leave())
+    assert spent(broker)["calls"] == 1
+    assert 300 < spent(broker)["tokens"] < 320
+    assert nothing_held(broker)
+
+
+def test_a_stream_that_is_dropped_is_counted_at_the_next_occasion(face: Any) -> None:
+    broker = face(World(a=streamed("one ", "two", "three")), ladder("a"), limits=[Limit(calls=5)])
+    if broker.kind == "async":
+        pytest.skip("a dropped stream is closed by its loop")
+    stream = broker.broker.stream("hi")
+    next(iter(stream))
+    del stream
+    assert spent(broker) == {"calls": 1}
+    assert nothing_held(broker)
+
+
+def test_each_lane_of_a_race_holds_and_settles_for_itself(face: Any) -> None:
+    world = World(a=used(1, 9, delay=0.1), b=used(1, 9, delay=5), c=used(1, 9, delay=5))
+    broker = face(world, ladder("a", "b", "c"), limits=[Limit(calls=3, tokens=10_000, window="day")])
+    broker.chat("hi", fastest_of=3)
+    assert spent(broker)["calls"] == 3
+    assert spent(broker)["tokens"] > 1000, "what became of the slower two is not known: their estimates count"
+    assert nothing_held(broker)
+
+
+def test_a_race_is_no_wider_than_the_limit(face: Any) -> None:
+    world = World(a=ok(delay=0.1), b=ok(delay=0.2), c=ok(delay=0.3))
+    broker = face(world, ladder("a", "b", "c"), limits=[Limit(calls=2, window="day")])
+    broker.chat("hi", fastest_of=3)
+    assert world.asked == ["a", "b"]
+
+
+def test_a_lane_beside_a_slow_one_needs_room_too(face: Any) -> None:
+    world = World(a=ok(delay=20), b=ok())
+    broker = face(world, ladder("a", "b"), limits=[Limit(calls=1, window="day")])
+    assert broker.chat("hi", wait=60).llm_name == "a"
+    assert world.asked == ["a"]
+    assert spent(broker) == {"calls": 1}
+
+
+def test_a_timeout_keeps_the_estimate(face: Any) -> None:
+    broker = face(World(a=hang()), ladder("a"), limits=[Limit(tokens=5000)])
+    with pytest.raises((NoLLMAvailableError, LLMTimeoutError)):
+        broker.chat("hi", wait=2, params={"max_tokens": 300})
+    assert 300 < spent(broker)["tokens"] < 320
+    assert nothing_held(broker)
+
+
+async def test_a_cancelled_call_keeps_the_estimate_and_holds_nothing() -> None:
+    world = World(a=hang())
+    broker: Any = AsyncBroker(pool=ladder("a"), io=world.port, journal=":memory:", limits=[Limit(calls=5, tokens=5000)])
+
+    async def leave() -> None:
+        task = asyncio.ensure_future(broker.chat("hi", params={"max_tokens": 300}))
+        await asyncio.sleep(0)
+        while not world.hits:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    await leave()
+    (state,) = (await broker.snapshot()).limits
+    assert (state.used["calls"], state.reserved) == (1, {"calls": 0, "tokens": 0})
+    assert state.used["tokens"] > 300
+    await broker.close()
+
+
+def test_a_tool_loop_is_metered_step_by_step() -> None:
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    calls = [{"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    world = World(a=[ok("", tool_calls=calls), ok("", tool_calls=calls), ok("done")])
+    limits = [Limit(calls=2, window="day")]
+    with Broker(pool=ladder("a"), io=world.port, journal=":memory:", limits=limits) as broker:
+        with pytest.raises(LimitReachedError) as caught:
+            run_tool_loop(broker, "go", tools=[look])
+        assert len(world.hits) == 2
+        assert caught.value.messages, "the loop can go on when the limit opens"
+        world.port.advance(86400)
+        assert run_tool_loop(broker, caught.value.messages, tools=[look]).text == "done"
+
+
+# -- stores --------------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_journal_limits_are_counted_in_memory(face: Any) -> None:
+    broker = face(World(a=ok()), ladder("a"), journal=False, limits=[Limit(calls=2)])
+    broker.chat("hi")
+    broker.chat("hi")
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=1)
+    (state,) = broker.snapshot().limits
+    assert (state.used, state.shared) == ({"calls": 2}, False)
+
+
+def test_what_is_spent_outlives_the_broker_and_is_shared(face: Any, tmp_path: Path) -> None:
+    world = World(a=ok())
+    where, limits = tmp_path / "calls.db", [Limit(calls=3, window="day")]
+    one, other = (face(world, ladder("a"), journal=where, limits=limits) for _ in range(2))
+    one.chat("hi")
+    other.chat("hi")
+    one.close()
+    third = face(world, ladder("a"), journal=where, limits=limits)
+    third.chat("hi")
+    for broker in (other, third):
+        with pytest.raises(LimitReachedError):
+            broker.chat("hi", wait=1)
+    assert spent(third) == {"calls": 3}
+
+
+def test_a_hold_of_a_process_that_died_is_given_back_when_its_time_is_over(face: Any, tmp_path: Path) -> None:
+    world = World(a=ok())
+    where, limits = tmp_path / "calls.db", [Limit(calls=1)]
+    broker = face(world, ladder("a"), journal=where, limits=limits)
+    engine = broker.broker._engine
+
+    async def begin_and_die() -> None:
+        from llmbroker.broker.engine import request_of
+
+        request = request_of(None, "hi", None, None, None, None, stream=False)
+        ask = await engine.ask(request, None, None, {"wait": 30})
+        entries = await engine.core.entries(None)
+        _, lease = engine.desk.take(entries, ask, world.port.now())
+        assert await engine.core.admit(ask, lease)
+        engine.desk.drop(lease, world.port.now())
+
+    asyncio.run(begin_and_die()) if broker.kind == "async" else world.port.drive(begin_and_die())
+    with pytest.raises(LimitReachedError, match="1 calls held by calls under way"):
+        broker.chat("hi", wait=5)
+    assert broker.chat("hi", wait=120).text == "hello"
+    assert 30 < world.port.now() < 70
+
+
+def test_a_store_that_is_away_fails_no_call_and_this_process_counts_on(face: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "volume"
+    folder.write_text("not mounted yet")
+    world = World(a=ok())
+    broker = face(world, ladder("a"), journal=folder / "calls.db", limits=[Limit(calls=3)])
+    broker.chat("hi")
+    broker.chat("hi")
+    snapshot = broker.snapshot()
+    assert [(one.used, one.shared) for one in snapshot.limits] == [({"calls": 2}, False)]
+    assert any("counted by this process alone" in note for note in snapshot.notes)
+    folder.unlink()
+    folder.mkdir()
+    world.port.advance(60)
+    broker.chat("hi")
+    assert [(one.used, one.shared) for one in broker.snapshot().limits] == [({"calls": 3}, True)]
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=1)
+
+
+def test_what_was_counted_alone_is_told_to_the_store_once(face: Any, tmp_path: Path) -> None:
+    world = World(a=used(1, 9))
+    where, limits = tmp_path / "calls.db", [Limit(calls=100, tokens=10**6)]
+    broker = face(world, ladder("a"), journal=where, limits=limits)
+    broker.chat("hi")
+    accounts = broker.broker._engine.core.accounts
+    accounts._down(StoreError("gone", reason="missing"))
+    accounts._next_try = world.port.now() + 100
+    for _ in range(5):
+        broker.chat("hi")
+    assert spent(broker) == {"calls": 6, "tokens": 60}
+    world.port.advance(200)
+    broker.chat("hi")
+    other = face(world, ladder("a"), journal=where, limits=limits)
+    assert spent(other) == {"calls": 7, "tokens": 70}
+    assert nothing_held(other)
+
+
+def test_a_strict_limit_refuses_while_nobody_counts_for_all(face: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "volume"
+    folder.write_text("not mounted yet")
+    world = World(a=ok())
+    broker = face(world, ladder("a"), journal=folder / "calls.db", limits=[Limit(calls=3, strict=True)])
+    with pytest.raises(LimitReachedError, match="strict") as caught:
+        broker.chat("hi", wait=3)
+    assert (caught.value.measure, world.hits) == ("store", [])
+    folder.unlink()
+    folder.mkdir()
+    world.port.advance(60)
+    broker.chat("hi")
+
+
+# -- where limits come from ----------------------------------------------------------------------------------------------
+
+LIST = """
+[[llms]]
+name = "a"
+model = "a"
+base_url = "http://models.test/v1"
+api_key_ref = ""
+
+[[limits]]
+scope = "*"
+calls = 1
+window = "day"
+"""
+
+
+def test_a_model_list_may_hold_limits(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(LIST)
+    world = World(a=ok())
+    with Broker(tmp_path / "models.toml", io=world.port, journal=":memory:") as broker:
+        broker.for_scope("bob").chat("hi")
+        with pytest.raises(LimitReachedError):
+            broker.for_scope("bob").chat("hi", wait=1)
+    with Broker(tmp_path / "models.toml", io=world.port, journal=":memory:", limits=[]) as broker:
+        assert broker.snapshot().limits == ()
+        assert broker._engine.core.accounts is None
+
+
+def test_a_database_may_hold_limits(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "broker.db")
+    store.set_models(ladder("a"))
+    limits = [Limit(calls=1, window=90), Limit(cost=1.5, unknown_price={"input": 1.0}, strict=True, key="K")]
+    write_limits(store, limits)
+    store.close()
+    world = World(a=ok())
+    with Broker(tmp_path / "broker.db", io=world.port) as broker:
+        assert list(broker._engine.setup.limits) == limits
+        broker.chat("hi")
+        with pytest.raises(LimitReachedError):
+            broker.chat("hi", wait=1)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing limited": ({"scope": "bob"}, "calls"),
+    "negative": ({"calls": -1}, "calls"),
+    "a truth": ({"calls": True}, "calls"),
+    "a fraction of a call": ({"calls": 1.5}, "calls"),
+    "not a number": ({"cost": float("nan")}, "cost"),
+    "endless": ({"cost": float("inf")}, "cost"),
+    "an unknown window": ({"calls": 1, "window": "week"}, "window"),
+    "no window at all": ({"calls": 1, "window": 0}, "window"),
+    "an endless window": ({"calls": 1, "window": float("inf")}, "window"),
+    "an empty scope": ({"calls": 1, "scope": " "}, "scope"),
+    "a scope that is none": ({"calls": 1, "scope": 7}, "scope"),
+    "half a character": ({"calls": 1, "operation": "\ud800"}, "operation"),
+    "a zero byte": ({"calls": 1, "name": "a\0"}, "name"),
+    "an unknown policy": ({"cost": 1, "unknown_price": "guess"}, "unknown_price"),
+    "a price of what": ({"cost": 1, "unknown_price": {"images": 1}}, "unknown_price"),
+    "strict as a word": ({"calls": 1, "strict": "yes"}, "strict"),
+}
+
+
+@pytest.mark.parametrize(("fields", "field"), WRONG.values(), ids=WRONG)
+def test_a_limit_that_means_nothing_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Limit(**fields)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ([Limit(calls=1), Limit(calls=2)], "Two limits bear the name"),
+        (Limit(calls=1), "limits is a list"),
+        ([{"calls": 1}], "one of them is dict"),
+    ],
+    ids=["twins", "one alone", "a mapping"],
+)
+def test_limits_that_cannot_be_used_are_refused_when_the_broker_is_made(limits: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        Broker(pool=[LLMConfig(name="a", model="a", base_url="http://x.test", api_key_ref="")], journal=False, limits=limits)
+
+
+def test_an_unknown_field_of_a_limit_is_refused_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(LIST.replace("calls = 1", "calls = 1\nbudget = 3"))
+    with pytest.raises(ConfigurationError, match=r"limits row 1: unknown field 'budget'"):
+        Broker(tmp_path / "models.toml", journal=False)
+
+
+# -- what is shown -------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_shows_what_is_used_held_and_left_and_when_it_resets(face: Any) -> None:
+    world = World(a=used(1, 9))
+    broker = face(world, ladder("a"), limits=[Limit(calls=5, tokens=1000, window="hour"), Limit(scope="*", calls=2)])
+    broker.of("bob").chat("hi")
+    first, second = broker.snapshot().limits
+    assert (first.used, first.reserved) == ({"calls": 1, "tokens": 10}, {"calls": 0, "tokens": 0})
+    assert (first.most, first.left) == ({"calls": 5, "tokens": 1000}, {"calls": 4, "tokens": 990})
+    assert first.resets_at.timestamp() == world.port.time() // 3600 * 3600 + 3600
+    assert (second.scope, second.used, second.resets_at) == ("bob", {"calls": 1}, None)
+
+
+def test_a_user_sees_the_own_account_a_fresh_one_too_and_nobody_elses(face: Any) -> None:
+    broker = face(World(a=ok()), ladder("a"), limits=[Limit(scope="*", calls=2), Limit(scope="eve", calls=7), Limit(calls=9)])
+    broker.of("bob").chat("hi")
+    seen = {(one.name, one.scope, one.used["calls"]) for one in broker.of("eve").snapshot().limits}
+    assert seen == {
+        ("each scope: calls for ever", "eve", 0),
+        ("scope eve: calls for ever", "eve", 0),
+        ("all: calls for ever", None, 1),
+    }
