@@ -28,6 +28,9 @@ from llmbroker.providers.base import duration
 from llmbroker.providers.meters import Meter
 from llmbroker.windows import BLIP, LATE, LONGEST, MINUTE, PERIODS, REMEMBERED, SHARP, Bucket, Learnt, Window
 
+FADES = 1200.0
+"""Seconds without a refusal after which two thirds of a quota's bad luck are forgotten."""
+
 
 class Quota:
     """What one key or lane may send.
@@ -47,6 +50,7 @@ class Quota:
 
     __slots__ = (
         "_counts",
+        "_luck_at",
         "_opened",
         "_sent",
         "_spent",
@@ -70,6 +74,7 @@ class Quota:
         self.gauges: Gauges | None = None
         self.no_takes = 1.5
         self.luck = 1.0
+        self._luck_at = -math.inf
         self.last_no = -math.inf
         self._sent: deque[float] = deque(maxlen=REMEMBERED)
         self._spent: float | None = None
@@ -183,6 +188,14 @@ class Quota:
             if sent is not None and started in sent:
                 sent.remove(started)
 
+    def forget(self, now: float) -> None:
+        """Let bad luck fade: what nobody tries for long is as likely let in as anything."""
+        idle = now - self._luck_at
+        if self.luck < 1.0 and idle > 0.0:
+            if idle < math.inf:
+                self.luck = 1.0 - (1.0 - self.luck) * math.exp(-idle / FADES)
+            self._luck_at = now
+
     # -- what came back --------------------------------------------------------------------------------------------------
 
     def admitted(self, started: float) -> None:
@@ -219,6 +232,7 @@ class Quota:
         """
         self.no_takes += 0.3 * (min(2.0 * (now - started) + 0.1, 5.0) - self.no_takes)
         self.luck -= 0.15 * self.luck
+        self._luck_at = now
         self.learnt = now
         self._forget(started)
         if self.gauges is not None:

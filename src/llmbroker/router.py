@@ -240,6 +240,8 @@ def plan(
         step = Step(lane, quality, late, hope, record.usual(), None if well else lane.recovering(), worth)
         value = quality if hope >= SURE else quality * hope
         if lane.luck < SURE:
+            lane.quota.forget(now)
+            lane.key.quota.forget(now)
             value *= lane.luck
         # Differences of less than a hundredth are none, but for who asked for the cheaper or the quicker.
         ranked.append((late, -round(value * (100 if worth is None else 1e9)), 0.0, member.index, step))

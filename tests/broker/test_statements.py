@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
 import pytest
-from tests.broker.worlds import World, ladder, member, ok, streamed
+from tests.broker.worlds import World, ladder, member, ok, refuse, streamed
 
 from llmbroker import AsyncBroker, NoLLMAvailableError
 from llmbroker.gauges import LATE
@@ -172,3 +173,53 @@ async def test_a_crowd_sends_what_the_window_holds_and_no_more() -> None:
     assert len(replies) == 12
     assert len(sent) == 13
     assert refused == []
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------------
+
+DAY = {
+    "error": {
+        "code": 429,
+        "status": "RESOURCE_EXHAUSTED",
+        "message": "You exceeded your current quota.",
+        "details": [
+            {"@type": "x/google.rpc.QuotaFailure", "violations": [{"quotaId": "GenerateRequestsPerDayPerProject-FreeTier"}]},
+            {"@type": "x/google.rpc.RetryInfo", "retryDelay": "30s"},
+        ],
+    }
+}
+
+
+def test_a_days_quota_that_names_a_wait_of_seconds_is_asked_ever_more_seldom(face: Any) -> None:
+    world = World(a=Answer(status=429, body=DAY))
+    broker = face(world, ladder("a"))
+    for _ in range(24 * 60):
+        with contextlib.suppress(NoLLMAvailableError):
+            broker.chat(MESSAGE, wait=0)
+        world.port.advance(60.0)
+    asked = [at for at, _, _ in world.hits]
+    assert 12 <= len(asked) <= 8 + 24  # by and by every hour
+    assert asked[-1] - asked[-2] == pytest.approx(3600, abs=60)
+
+
+def test_a_model_whose_quota_was_spent_is_used_again_when_it_is_back(face: Any) -> None:
+    world = World(a=[*[refuse(429, retry_after="1")] * 4, ok("A")], b=ok("B"))
+    broker = face(world, ladder("a", "b"))
+    names = []
+    for _ in range(120):
+        names.append(broker.chat(MESSAGE).llm_name)
+        world.port.advance(60.0)
+    assert names[:3] == ["b"] * 3
+    assert names[-30:] == ["a"] * 30
+
+
+def test_a_quota_that_says_to_be_the_models_own_rests_that_model_alone(face: Any) -> None:
+    body = {
+        "error": {
+            **DAY["error"],
+            "details": [{"violations": [{"quotaId": "GenerateRequestsPerMinutePerProjectPerModel-FreeTier"}]}],
+        }
+    }
+    world = World(a=Answer(status=429, body=body), b=ok("B"))
+    pool = [member("a", 0.9, api_key_ref="K"), member("b", 0.5, api_key_ref="K")]
+    assert face(world, pool, secrets={"K": "one-key"}).chat(MESSAGE).llm_name == "b"

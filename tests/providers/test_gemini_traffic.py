@@ -261,7 +261,7 @@ def test_every_recorded_refusal_is_the_error_that_its_status_says() -> None:
         assert type(error) is wanted, record["id"]
         assert error.status == response["status"]
         assert error.detail is not None
-        assert said["message"].startswith(error.detail[:100])
+        assert said["message"][:100] == error.detail[: len(said["message"])][:100]
         assert KEY not in str(error)
         counts[type(error).__name__] += 1
     assert counts == {

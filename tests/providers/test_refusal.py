@@ -183,7 +183,7 @@ SHAPES = [
                 "details": [{"violations": [{"quotaId": "GenerateRequestsPerDayPerProject"}]}, {"retryDelay": "48s"}],
             }
         },
-        "m",
+        "m (GenerateRequestsPerDayPerProject)",
         status=429,
         more={"limit": "day", "retry_after": 48.0},
     ),

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from llmbroker.broker.replies import Ask
-from llmbroker.health import BROKEN, HANGING, RATE_LIMITED, Dice, Health, Verdict, judge
+from llmbroker.health import BROKEN, HANGING, HOUR, RATE_LIMITED, Dice, Health, Verdict, judge
 from llmbroker.learning import Beliefs
 from llmbroker.limits import Credit, Queue, Waiter
 from llmbroker.pool import Lane, Lease, Member, Need
@@ -239,9 +239,14 @@ class Desk:
             key.cap.refused(key.running - 1)
         of_key = verdict.where == "key"
         quota, reserved = (key.quota, lease.of_key) if of_key else (lane.quota, lease.of_lane)
-        at = quota.refused(lease.started, now, verdict.stated, detail, lease.size, reserved)
+        stated = verdict.stated
+        if stated is not None and getattr(error, "limit", None) == "day" and health.room is not None:
+            # A day's quota whose provider names a wait of a minute: obeyed and refused again, it is not believed as often.
+            obeyed = health.incidents - (lease.started <= health.since)
+            stated = max(stated, min(stated * 2.0 ** min(obeyed, 12), HOUR))
+        at = quota.refused(lease.started, now, stated, detail, lease.size, reserved)
         if at is None:
-            health.fail(verdict.illness or RATE_LIMITED, now, lease.started, verdict.stated, self.dice, detail)
+            health.fail(verdict.illness or RATE_LIMITED, now, lease.started, stated, self.dice, detail)
         else:
             health.rest(verdict.illness or RATE_LIMITED, now, lease.started, at, detail)
 

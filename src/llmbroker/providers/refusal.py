@@ -97,6 +97,9 @@ def read_error(value: Any) -> Facts:
     if found.retry_after is None:
         wait = RETRY_IN.search(message)
         found.retry_after = seconds(wait[1].replace(" ", "")) if wait else None
+    named = [name for name in found.quotas[:3] if name not in message]
+    if named and message:  # says whether it is the model's own quota
+        message = f"{message.rstrip()} ({', '.join(named)})"
     if found.limit is None:
         found.limit = next((name for name, pattern in WINDOWS.items() if pattern.search(message)), None)
     return Facts(
@@ -144,6 +147,7 @@ class _Found:
         self.param: str | None = None
         self.retry_after: float | None = None
         self.limit: str | None = None
+        self.quotas: list[str] = []
         self.generation: str | None = None
         self.request_id: str | None = None
         self.headers: dict[str, str] = {}
@@ -230,6 +234,8 @@ class _Found:
         violations = detail.get("violations")
         for violation in violations if isinstance(violations, list) else ():
             name = str(violation.get("quotaId") or violation.get("quotaMetric") or "") if isinstance(violation, dict) else ""
+            if name and name not in self.quotas:
+                self.quotas.append(name)
             if "PerDay" in name:
                 self.limit = "day"
             elif self.limit is None and "token" in name.lower():
