@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help routing-bench planning-bench demo check fix tables prices docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-oracle bfcl-multi routing lock changelog clean need-shared
+.PHONY: help routing-bench planning-bench demo check fix tables prices docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-local bfcl-oracle bfcl-multi routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -95,6 +95,9 @@ walks: $(VENV)/.stamp ## random walks through the tool loop: every promise over 
 
 bfcl: $(VENV)/.bench-stamp need-shared ## function-calling tasks through the tool loop, against a 0.5B model on this machine
 	$(BIN)/python benchmarks/bfcl.py $(SHARED)
+
+bfcl-local: $(VENV)/.bench-stamp need-shared ## the same tasks with the model inside this process, its calls held by a grammar
+	$(BIN)/python benchmarks/bfcl_local.py $(SHARED)
 
 bfcl-oracle: $(VENV)/.bench-stamp ## BFCL's accepted answers through the loop, in every dialect, whole, streamed, damaged
 	$(BIN)/python benchmarks/bfcl_oracle.py --corrupt

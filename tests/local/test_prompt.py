@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 
@@ -16,7 +18,7 @@ from llmbroker.errors import (
     UnsupportedFeatureError,
 )
 from llmbroker.exchange import fold, make_request
-from llmbroker.providers import table
+from llmbroker.providers import local_calls, table
 from llmbroker.providers.base import Deployment, decode_reply
 from llmbroker.providers.local_prompt import example, near
 from llmbroker.wire import SSE, HTTPReply
@@ -55,13 +57,14 @@ def sent(messages: Any, model: str = "big.gguf", **arguments: Any) -> dict[str, 
 def forms(body: dict[str, Any]) -> list[str]:
     """Return the names of the forms that the answer may have: calls, answer."""
     schema = body["response_format"]["json_schema"]["schema"]
-    return [name for one in schema.get("anyOf", [schema]) for name in one["properties"]]
+    found = [name for one in schema.get("anyOf", [schema]) for name in one["properties"] if name != "count"]
+    return list(dict.fromkeys(found))
 
 
 def callable_tools(body: dict[str, Any]) -> list[str]:
     schema = body["response_format"]["json_schema"]["schema"]
     calls = next(one["properties"]["calls"] for one in schema.get("anyOf", [schema]) if "calls" in one["properties"])
-    items = calls["items"]
+    items = schema["$defs"]["call"] if "$ref" in calls["items"] else calls["items"]
     return [one["properties"]["tool"]["const"] for one in items.get("anyOf", [items])]
 
 
@@ -94,13 +97,46 @@ def test_the_choice_none_leaves_the_tools_out() -> None:
 def test_parallel_calls_can_be_switched_off() -> None:
     for parallel, most in ((True, 8), (False, 1)):
         body = sent([ASKED], tools=[WEATHER], params={"parallel_tool_calls": parallel})
-        schema = body["response_format"]["json_schema"]["schema"]["anyOf"][0]
-        assert schema["properties"]["calls"]["maxItems"] == most
+        *calls, _ = body["response_format"]["json_schema"]["schema"]["anyOf"]
+        assert max(one["properties"]["calls"]["maxItems"] for one in calls) == most
         assert "parallel_tool_calls" not in body
+        shown = [json.loads(m["content"]) for m in body["messages"] if m["role"] == "assistant"]
+        assert max(len(answer.get("calls", ())) for answer in shown) == (3 if parallel else 1)
 
 
-def test_every_tool_has_an_example_of_its_own_call() -> None:
-    answers = [m["content"] for m in sent([ASKED], tools=TOOLS)["messages"] if m["role"] == "assistant"]
+def test_the_number_of_calls_is_said_first_and_then_kept() -> None:
+    schema = sent([ASKED], tools=TOOLS)["response_format"]["json_schema"]["schema"]
+    checker = jsonschema.Draft202012Validator(schema)
+    call = {"tool": "get_weather", "arguments": {"city": "Paris"}}
+    for count in range(1, 9):
+        for made in range(1, 9):
+            assert checker.is_valid({"count": count, "calls": [call] * made}) == (count == made)
+    assert not checker.is_valid({"count": 1, "calls": [{"tool": "get_wind", "arguments": {"city": "Paris"}}]})
+    assert not checker.is_valid({"count": 1, "calls": [{"tool": "get_weather", "arguments": {"town": "Paris"}}]})
+    assert list(schema["anyOf"][0]["properties"]) == ["count", "calls"]
+
+
+def test_every_example_of_calls_obeys_the_form_of_the_answer() -> None:
+    for answer in [json.loads(m["content"]) for m in local_calls.examples(parallel=True, must_call=False)[1::2]]:
+        assert ("answer" in answer) != (answer.get("count") == len(answer.get("calls", ())) > 0)
+    assert all("count" in json.loads(m["content"]) for m in local_calls.examples(parallel=True, must_call=True)[1::2])
+
+
+def test_examples_come_before_anything_of_the_request_so_that_the_cache_keeps_them() -> None:
+    one = sent([ASKED], tools=TOOLS)["messages"]
+    other = sent("Turn the light on", tools=[LIGHT])["messages"]
+    assert one[:-1] == other[:-1]
+    assert "get_weather(city: string)" in one[-1]["content"] and "get_weather" not in other[-1]["content"]
+
+
+def test_a_system_message_stands_before_the_rule() -> None:
+    first, *_, last = sent([{"role": "system", "content": "Be kind."}, ASKED], tools=TOOLS)["messages"]
+    assert first["content"] == f"Be kind.\n{local_calls.RULE}"
+    assert last["content"].endswith("Request: What is the weather in Paris?")
+
+
+def test_after_results_every_tool_has_an_example_of_its_own_call() -> None:
+    answers = [m["content"] for m in sent([ASKED, CALLED, RESULT], tools=TOOLS)["messages"] if m["role"] == "assistant"]
     for name in ("get_weather", "calculate", "turn_light"):
         assert any(f'"tool":"{name}"' in answer for answer in answers)
 
@@ -120,7 +156,8 @@ def test_earlier_turns_are_told_in_the_same_form() -> None:
     told = body["messages"][-3:]
     assert [message["role"] for message in told] == ["user", "assistant", "user"]
     assert told[1]["content"] == '{"answer":"It is 20°C."}'
-    assert told[2]["content"] == "Request: And the light?"
+    assert told[2]["content"].startswith("Tools:\n- get_weather(")
+    assert told[2]["content"].endswith("\nRequest: And the light?")
     assert "Result of" in told[0]["content"]
 
 
@@ -154,7 +191,7 @@ def test_an_answer_may_be_held_to_a_schema_beside_tools() -> None:
     }
     alone = sent("Count", response_format=wanted)
     assert alone["response_format"]["json_schema"]["schema"]["properties"] == {"n": {}}
-    beside = sent([ASKED], tools=TOOLS, response_format=wanted)["response_format"]["json_schema"]["schema"]["anyOf"][1]
+    beside = sent([ASKED], tools=TOOLS, response_format=wanted)["response_format"]["json_schema"]["schema"]["anyOf"][-1]
     assert beside["properties"]["answer"]["properties"] == {"n": {}}
 
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmbroker.exchange import ToolSpec
+from llmbroker.providers import local_calls
 from llmbroker.providers.local_schema import fit, parameters
 
 CASES = {
@@ -86,12 +88,28 @@ SCHEMAS = st.recursive(
 )
 
 
+def refusal(schema: dict[str, Any]) -> str:
+    """Return what the library that holds the engine's answers to a grammar says against a schema; the engine says nothing."""
+    matcher = pytest.importorskip("llguidance", reason="llguidance judges the grammars").LLMatcher
+    grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode())
+    return str(matcher.validate_grammar(grammar))
+
+
+def test_the_engine_is_known_to_refuse_some_schemas() -> None:
+    assert refusal({"type": "string", "pattern": "(?<=a)b"})
+
+
 @settings(max_examples=150, deadline=None)
 @given(schema=SCHEMAS)
 def test_the_engine_takes_whatever_was_made_fit(schema: dict[str, Any]) -> None:
-    engine = pytest.importorskip("xllamacpp", reason="the embedded engine is not installed")
-    made = parameters({"type": "object", "properties": {"x": schema}})
-    assert engine.json_schema_to_grammar(msgspec.json.encode(made).decode())
+    assert refusal(parameters({"type": "object", "properties": {"x": schema}})) == ""
+
+
+@settings(max_examples=60, deadline=None)
+@given(schemas=st.lists(SCHEMAS, min_size=1, max_size=3), most=st.sampled_from([1, 8]), words=st.booleans())
+def test_the_engine_takes_the_form_of_a_counted_answer(schemas: list[dict[str, Any]], most: int, words: bool) -> None:
+    tools = [ToolSpec(f"t{n}", "", {"type": "object", "properties": {"x": one}}) for n, one in enumerate(schemas)]
+    assert refusal(local_calls.schema(tools, most=most, answer={"type": "string"} if words else None)) == ""
 
 
 VALUES = st.recursive(

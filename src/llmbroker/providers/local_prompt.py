@@ -9,7 +9,7 @@ Two sizes of model are told apart. A model as small as the packaged one (``SMALL
 no end of a list: it is offered the tools that share a word with the request (see ``near``), one call unless the request names
 several things, and after results it answers, with no other numbers than those it was told. Whether to call at all it cannot
 tell, it does as the last example does; so examples without a tool come last where nothing in the request speaks for one. Larger
-models get every tool, every time.
+models get every tool, every time, and before there are results they say how many calls they make (``local_calls``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from llmbroker.exchange import ToolSpec
 from llmbroker.messages import Assistant, Block, Result
-from llmbroker.providers import local_schema
+from llmbroker.providers import local_calls, local_schema
 
 JSON = dict[str, Any]
 SMALL = frozenset({"smollm2-135m-instruct"})
@@ -121,6 +121,8 @@ def turn(blocks: Sequence[Block], wish: Wish, *, small: bool) -> Turn:
         if answering and wish.answer is None:
             wish = wish._replace(answer=_grounded(request, blocks[current + 1 :]))
     may_call = not (small and answering)
+    if not small and not answering and wish.tools:
+        return _counted(blocks, current, wish)
     schema = answer_schema(wish, calls=may_call, most=8 if several and not small else 3 if several else 1)
     spoken = [_system(blocks, wish, answering=answering, small=small)]
     if may_call:
@@ -129,6 +131,19 @@ def turn(blocks: Sequence[Block], wish: Wish, *, small: bool) -> Turn:
         spoken += [message for shot in _ANSWERED for message in _answered(*shot)]
     spoken += _conversation(blocks[1:] if _only_system(blocks[0]) else blocks, current, small=small)
     return Turn(spoken, schema, may_call)
+
+
+def _counted(blocks: Sequence[Block], current: int, wish: Wish) -> Turn:
+    """Return the turn of a model that says how many calls it makes before it makes them."""
+    own = "\n".join(message.text for block in blocks for message in block.users if message.role == "system")
+    said = [{"role": "system", "content": f"{own}\n{local_calls.RULE}" if own else local_calls.RULE}]
+    said += local_calls.examples(parallel=wish.parallel, must_call=wish.must_call)
+    said += _conversation(blocks[1:] if _only_system(blocks[0]) else blocks, current, small=False)
+    tools = "\n".join(signature(tool) for tool in wish.tools)
+    said[-1] = {**said[-1], "content": f"Tools:\n{tools}\n{said[-1]['content']}"}
+    most = local_calls.MOST_CALLS if wish.parallel else 1
+    words = None if wish.must_call else wish.answer or {"type": "string"}
+    return Turn(said, local_calls.schema(wish.tools, most=most, answer=words), may_call=True)
 
 
 def answer_schema(wish: Wish, *, calls: bool, most: int) -> JSON:
