@@ -10,6 +10,7 @@ import msgspec
 
 from llmbroker.exchange import Usage
 from llmbroker.journal import Call, utc
+from llmbroker.replaying import Figure
 
 T0 = 1_790_000_000.0
 
@@ -91,3 +92,23 @@ def whole(truths: Truths, count: int, *, seed: int = 0, rated: float = 1.0, ever
                 )
             )  # fmt: skip
     return rows
+
+
+DOMINATED: Truths = {
+    (model, operation): truth
+    for operation in ("sum", "code")
+    for model, truth in (("best", Truth(0.9)), ("cheap", Truth(0.6, cost=0.0001)), ("quick", Truth(0.5, seconds=0.2)))
+}
+DIFFERENT: Truths = {
+    ("prose", "text"): Truth(0.9),
+    ("prose", "code"): Truth(0.3),
+    ("coder", "text"): Truth(0.4, cost=0.0001),
+    ("coder", "code"): Truth(0.8, cost=0.0001),
+}
+TWO: Truths = {("a", "x"): Truth(), ("b", "x"): Truth()}
+
+
+def near(figure: Figure | None, truth: float) -> bool:
+    """Whether an interval covers the truth."""
+    assert figure is not None
+    return figure.low <= truth <= figure.high

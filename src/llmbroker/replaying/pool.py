@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,18 +42,20 @@ class _Asked(msgspec.Struct):
 def configs_of(material: Material, models: Sequence[str]) -> tuple[list[LLMConfig], dict[str, str]]:
     """Return the pool and its keys: weights and caps of the user's list; who shared a key shares one here."""
     keys = {fact.model: fact.key for fact in material.facts}  # the newest counts
-    numbers = {key: number for number, key in enumerate(sorted({keys[model] or model for model in models}))}
+    shared = Counter(keys[model] for model in models if keys[model])
+    numbers = {key: number for number, key in enumerate(key for key, count in shared.items() if count > 1)}
     pool, secrets = [], {}
-    for model in models:
-        number = numbers[keys[model] or model]
+    for place, model in enumerate(models):
+        number = numbers.get(keys[model])
         known = material.configs.get(model)
-        secrets[f"REPLAYED_{number}"] = f"replayed-key-{number}"
+        if number is not None:
+            secrets[f"REPLAYED_{number}"] = f"replayed-key-{number}"
         pool.append(
             LLMConfig(
                 name=model,
                 model=model,
-                base_url=f"http://key-{number}.invalid/v1",
-                api_key_ref=f"REPLAYED_{number}",
+                base_url=f"http://own-{place}.invalid/v1" if number is None else f"http://key-{number}.invalid/v1",
+                api_key_ref="" if number is None else f"REPLAYED_{number}",
                 weight=known.weight if known is not None else 0.5,
                 parallel=known.parallel if known is not None else None,
             )
