@@ -25,6 +25,7 @@ from typing import Any
 
 import llmbroker
 from llmbroker.journal import Journal, open_store
+from llmbroker.journal.tidings import Since, Tidings
 from llmbroker.transports.aio import AsyncIO
 from llmbroker.transports.blocking import BlockingIO
 
@@ -138,8 +139,7 @@ def forgotten(journal: Journal) -> Journal:
     """Let the store forget who rests: a new broker would begin with what the last one found out."""
     store = journal.store
     assert store is not None
-    for name in store.states("rest:"):
-        store.set_state(name, None)
+    store.tell(Tidings(0.0, dict.fromkeys(store.look(Since()).notes, b"")))
     return journal
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.broker.worlds import World, ladder, member, ok, refuse
 
+from llmbroker.broker.notes import Told
 from llmbroker.errors import StoreError
+from llmbroker.journal import Journal, Rating, open_store, utc
+from llmbroker.journal.tidings import Look, Since, Tidings
 
 MESSAGE = "hi"
+CORRUPT = {
+    "rest:member:a": b"\xff not json",
+    "rest:member:b": b'{"word": "no such word", "until": 1e12, "incidents": 1, "by": "x"}',
+    "rest:member:c": b'{"word": "error", "until": 1e999, "incidents": 1, "by": "x"}',
+    "quota:lane:a": b'{"by": "x", "learnt": {"at": 1e300}}',
+    "lacks": b"[]",
+    "no such kind:a": b"{}",
+    "": b"",
+}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -47,7 +61,7 @@ def test_a_refused_key_rests_everywhere_and_its_value_is_nowhere(face: Any, addr
     one.chat(MESSAGE)
     assert other.chat(MESSAGE).llm_name == "b"
     assert other.chat(MESSAGE).llm_name == "b"
-    rows = one.broker._engine.journal.store.states("")
+    rows = one.broker._engine.journal.store.look(Since()).notes
     assert any(name.startswith("rest:key:") for name in rows)
     assert "a-very-secret-key" not in repr(rows)
 
@@ -82,15 +96,339 @@ def test_rows_that_cannot_be_read_and_a_store_that_fails_stop_no_call(
     one = face(world, ladder("a"), journal=address)
     one.chat(MESSAGE)
     store = one.broker._engine.journal.store
-    store.set_state("rest:member:a", b"\xff not json")
-    store.set_state("rest:member:b", b'{"word": "no such word", "until": 1e12, "incidents": 1, "by": "x"}')
+    store.tell(Tidings(world.port.time(), CORRUPT))
+    store.record([Rating(call_id=one.rows()[0].id, score=7.0, ts=utc(world.port.time()))])
     world.port.advance(1)
     assert one.chat(MESSAGE).text == "A"
+    assert one.snapshot()["a"].ratings == 0
 
-    def broken(prefix: str) -> dict[str, bytes]:
+    def broken(since: Since) -> Look:
         raise StoreError("gone", reason="missing")
 
-    monkeypatch.setattr(store, "states", broken)
+    monkeypatch.setattr(store, "look", broken)
     world.port.advance(1)
     assert one.chat(MESSAGE).text == "A"
     assert any("gone" in note for note in one.snapshot().notes)
+
+
+# -- ratings ---------------------------------------------------------------------------------------------------------------
+
+
+def believed(one: Any, name: str, operation: str | None = None) -> float:
+    engine = one.broker._engine
+    member = next(m for m in engine.lanes.members if m.name == name)
+    return engine.desk.beliefs.quality(name, member.config.weight, operation)
+
+
+def pair(face: Any, address: str, world: World, pool: list[Any], **arguments: Any) -> tuple[Any, Any]:
+    """Two brokers on one store that both looked once."""
+    made = face(world, pool, journal=address, **arguments), face(world, pool, journal=address, **arguments)
+    for one in made:
+        one.snapshot()
+    return made
+
+
+def test_a_rating_given_to_one_moves_the_beliefs_of_the_other_within_a_second(face: Any, address: str) -> None:
+    world = World(a=ok("A"), b=ok("B"))
+    one, other = pair(face, address, world, ladder("a", "b"))
+    reply = one.chat(MESSAGE, operation="op")
+    one.record_quality(0.0, call_id=reply.call_id)
+    world.port.advance(1)
+    other.snapshot()
+    assert believed(other, "a", "op") == believed(one, "a", "op") < 0.9
+
+
+def test_a_call_of_one_can_be_rated_on_the_other_and_one_follows(face: Any, address: str) -> None:
+    world = World(a=ok("A"))
+    one, other = pair(face, address, world, ladder("a"))
+    reply = one.chat(MESSAGE, trace_id="t")
+    other.record_quality(0.1, trace_id="t")
+    world.port.advance(1)
+    one.snapshot()
+    assert believed(one, "a") == believed(other, "a") < 0.9
+    assert one.calls(call_id=reply.call_id)[0].score == 0.1
+
+
+def test_ones_own_rating_is_not_counted_twice_and_a_changed_one_replaces_the_old(face: Any, address: str) -> None:
+    world = World(a=ok("A"))
+    one, other = pair(face, address, world, ladder("a"))
+    reply = one.chat(MESSAGE)
+    one.record_quality(0.0, call_id=reply.call_id)
+    before = believed(one, "a")
+    world.port.advance(1)
+    one.snapshot()
+    assert (believed(one, "a"), one.snapshot()["a"].ratings) == (before, 1.0)
+    other.snapshot()
+    world.port.advance(1)
+    other.record_quality(1.0, call_id=reply.call_id)
+    world.port.advance(1)
+    one.snapshot()
+    other.snapshot()
+    assert believed(one, "a") == believed(other, "a") > before
+    assert one.snapshot()["a"].ratings == other.snapshot()["a"].ratings == 1.0
+
+
+def test_ratings_of_calls_long_ago_are_learnt_at_the_start(face: Any, address: str) -> None:
+    """What was learnt survives, however many calls were made since."""
+    world = World(a=ok("A"))
+    one = face(world, ladder("a"), journal=address)
+    rated = [one.chat(MESSAGE) for _ in range(5)]
+    for reply in rated:
+        one.record_quality(0.0, call_id=reply.call_id)
+    store = one.broker._engine.journal.store
+    row = one.rows()[0]
+    store.record([msgspec.structs.replace(row, id=f"x{n}", ts=row.ts, cursor=None, score=None) for n in range(1200)])
+    later = face(world, ladder("a"), journal=address)
+    later.snapshot()
+    assert believed(later, "a") == believed(one, "a") < 0.4
+
+
+def test_two_brokers_that_were_handed_one_journal_follow_each_other(face: Any) -> None:
+    world = World(a=ok("A"))
+    journal = Journal(open_store(":memory:"), clock=world.port.now, wall=world.port.time)
+    one, other = face(world, ladder("a"), journal=journal), face(world, ladder("a"), journal=journal)
+    other.snapshot()
+    one.record_quality(0.0, call_id=one.chat(MESSAGE).call_id)
+    world.port.advance(1)
+    other.snapshot()
+    assert believed(other, "a") == believed(one, "a") < 0.9
+
+
+def test_a_store_in_memory_of_one_broker_is_never_looked_at(face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(a=[refuse(503), ok("A")], b=ok("B"))
+    one = face(world, ladder("a", "b"))
+    monkeypatch.setattr(one.broker._engine.journal.store, "look", None)
+    monkeypatch.setattr(one.broker._engine.journal.store, "tell", None)
+    for _ in range(3):
+        one.chat(MESSAGE)
+        world.port.advance(5)
+    assert one.snapshot().notes == ()
+
+
+# -- switches --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_one_switches_off_is_off_for_the_other_within_a_second_and_on_again(face: Any, address: str) -> None:
+    world = World(a=ok("A"), b=ok("B"))
+    one, other = pair(face, address, world, ladder("a", "b"))
+    one.disable_llm("a")
+    world.port.advance(1)
+    assert other.chat(MESSAGE).llm_name == "b"
+    assert other.snapshot()["a"].reason == "disabled"
+    other.enable_llm("a")
+    world.port.advance(1)
+    assert one.chat(MESSAGE).llm_name == "a"
+
+
+def test_a_switch_that_could_not_be_stored_holds_here_and_is_stored_later(
+    face: Any, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(a=ok("A"), b=ok("B"))
+    one, other = pair(face, address, world, ladder("a", "b"))
+    store = one.broker._engine.journal.store
+
+    def broken(name: str, value: bool) -> None:
+        raise StoreError("locked", reason="locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "set_disabled", broken)
+        one.disable_llm("a")
+        assert one.chat(MESSAGE).llm_name == "b"
+    for _ in range(4):
+        world.port.advance(1)
+        one.snapshot()
+    world.port.advance(1)
+    assert one.snapshot()["a"].reason == other.snapshot()["a"].reason == "disabled"
+
+
+def test_a_call_that_waits_is_woken_by_what_another_process_switches_on(face: Any, address: str) -> None:
+    if "postgres" in address:
+        pytest.skip("one virtual clock is shared by a call that waits and a real server")
+    world = World(a=[refuse(503, retry_after="60"), ok("A")])
+    one, other = pair(face, address, world, ladder("a"))
+    engine = other.broker._engine
+    told: list[float] = []
+
+    def found_well() -> None:
+        if not told and world.port.now() > 3.0:
+            told.append(world.port.now())
+            store = one.broker._engine.journal.store
+            note = msgspec.json.encode(Told("", 0.0, 0, "x"))
+            store.tell(Tidings(world.port.time(), {"rest:member:a": note}))
+
+    look = engine.journal.store.look
+
+    def looked(since: Since) -> Look:
+        found_well()
+        return look(since)
+
+    engine.journal.store.look = looked
+    store = one.broker._engine.journal.store
+    ill = Told("unavailable", world.port.time() + 60.0, 1, "x")
+    store.tell(Tidings(world.port.time(), {"rest:member:a": msgspec.json.encode(ill)}))
+    world.then("a", ok("A"))
+    world.port.advance(1)
+    assert other.chat(MESSAGE, wait=90).text == "A"
+    assert world.port.now() < told[0] + 1.5
+
+
+# -- quotas ----------------------------------------------------------------------------------------------------------------
+
+
+UNEVEN = [member("a", 0.9), member("b", 0.1)]
+
+
+def quota_of(one: Any, name: str = "a") -> Any:
+    """What was learnt about the quota of a model or its key."""
+    lane = next(lane for lane in one.broker._engine.lanes.all() if lane.member.name == name)
+    return max(lane.quota, lane.key.quota, key=lambda quota: quota.learnt)
+
+
+class Windowed:
+    """A model that lets so many requests in each minute of the clock through."""
+
+    def __init__(self, world: World, size: int, period: float = 60.0) -> None:
+        self.world, self.size, self.period = world, size, period
+        self.let_in: dict[int, int] = {}
+        self.refused: dict[int, int] = {}
+
+    def __call__(self, body: dict[str, Any]) -> Any:
+        window = int((self.world.port.time() + 17.0) / self.period)
+        if self.let_in.get(window, 0) >= self.size:
+            self.refused[window] = self.refused.get(window, 0) + 1
+            return refuse(429, "too many requests")
+        self.let_in[window] = self.let_in.get(window, 0) + 1
+        return ok("A", delay=0.1)
+
+
+def use(world: World, *faces: Any, seconds: float, every: float) -> None:
+    until = world.port.now() + seconds
+    while world.port.now() < until:
+        for one in faces:
+            one.chat(MESSAGE)
+        world.port.advance(every)
+
+
+def test_a_window_that_two_processes_share_is_learnt_and_kept_by_both_together(face: Any, address: str) -> None:
+    if "postgres" in address:
+        pytest.skip("the same code as with a file, at the pace of a server: see test_processes")
+    world = World(b=ok("B", delay=0.1))
+    quota = Windowed(world, 20)
+    world.then("a", quota)
+    one, other = pair(face, address, world, UNEVEN)
+    use(world, one, other, seconds=600, every=1.0)
+    last = sorted(quota.let_in)[-4:-1]
+    assert min(quota.let_in[window] for window in last) >= 18
+    assert max(quota.refused.get(window, 0) for window in last) <= 2
+
+
+def test_a_process_that_starts_later_begins_with_what_the_first_learnt(face: Any, address: str) -> None:
+    if "postgres" in address:
+        pytest.skip("the same code as with a file, at the pace of a server: see test_processes")
+    world = World(b=ok("B", delay=0.1))
+    quota = Windowed(world, 20)
+    world.then("a", quota)
+    one = face(world, UNEVEN, journal=address)
+    use(world, one, seconds=600, every=0.5)
+    later = face(world, UNEVEN, journal=address)
+    later.snapshot()
+    learnt, known = quota_of(later), quota_of(one)
+    assert learnt.window.best() == known.window.best()
+    assert learnt.known
+    before = sum(quota.refused.values())
+    use(world, later, seconds=240, every=0.5)
+    assert sum(quota.refused.values()) - before <= 5  # one a window, as one process needs to see it grow
+
+
+def test_a_bucket_that_one_was_told_of_is_counted_by_both(face: Any, address: str) -> None:
+    world = World(
+        a=[refuse(429, "Rate limit reached: Limit 6000, Used 5900, Requested 300. Please try again in 20s."), ok("A")],
+        b=ok("B"),
+    )
+    one, other = pair(face, address, world, ladder("a", "b"))
+    one.chat(MESSAGE)
+    world.port.advance(1)
+    other.snapshot()
+    quotas = [quota_of(one), quota_of(other)]
+    assert quotas[1].bucket is not None
+    assert quotas[1].bucket.limit == 6000
+    assert quotas[1].bucket.level(world.port.now()) == pytest.approx(quotas[0].bucket.level(world.port.now()), rel=0.01)
+
+
+def test_what_is_sent_is_told_where_a_quota_was_met_and_nowhere_else(face: Any, address: str) -> None:
+    world = World(a=[refuse(429, "slow down"), ok("A")], b=ok("B"))
+    one, other = pair(face, address, world, ladder("a", "b"))
+    one.chat(MESSAGE)
+    world.port.advance(30)
+    for _ in range(5):
+        one.chat(MESSAGE)
+    world.port.advance(1)
+    one.snapshot()
+    look = other.broker._engine.journal.store.look(Since())
+    assert {row.name for row in look.sent} == {"quota:key:" + one.broker._engine.lanes.all()[0].key.mark}
+    assert sum(row.number for row in look.sent) == world.asked.count("a") - 1
+
+
+def test_a_cap_on_attempts_at_once_is_known_after_a_restart(face: Any, address: str) -> None:
+    world = World(a=ok("A", delay=1.0))
+    one = face(world, ladder("a"), journal=address)
+    one.snapshot()
+    lane = one.broker._engine.lanes.all()[0]
+    lane.key.cap.refused(3)
+    world.then("a", refuse(429, "too many concurrent requests", retry_after="1"), ok("A"))
+    one.chat(MESSAGE)
+    later = face(world, ladder("a"), journal=address)
+    later.snapshot()
+    assert 1 <= later.broker._engine.lanes.all()[0].key.cap.limit <= 4
+
+
+def test_a_feature_that_was_refused_to_one_is_not_tried_by_the_other(face: Any, address: str) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    world = World(a=refuse(400, "this model does not support tools", code="unsupported_parameter"), b=ok("B"))
+    one, other = pair(face, address, world, ladder("a", "b"))
+    assert one.chat(MESSAGE, tools=tools).llm_name == "b"
+    world.port.advance(1)
+    asked = world.asked.count("a")
+    assert other.chat(MESSAGE, tools=tools).llm_name == "b"
+    assert world.asked.count("a") == asked
+
+
+def test_how_long_models_take_is_known_after_a_restart(face: Any, address: str) -> None:
+    world = World(a=ok("A", delay=2.0))
+    one = face(world, ladder("a"), journal=address)
+    for _ in range(6):
+        one.chat(MESSAGE)
+    later = face(world, ladder("a"), journal=address)
+    assert later.snapshot()["a"].seconds == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_user_whose_lanes_are_made_later_has_what_was_heard_before(face: Any, address: str) -> None:
+    world = World(a=refuse(401, "bad key"), b=ok("B"))
+    pool = [member("a", 0.9, api_key_ref="K1"), member("b", 0.1)]
+    one, other = pair(face, address, world, pool, secrets={"bob/K1": "bobs-secret-key"}, shared_keys=False)
+    one.of("bob").chat(MESSAGE)
+    world.port.advance(1)
+    other.snapshot()
+    asked = world.asked.count("a")
+    assert other.of("bob").chat(MESSAGE).llm_name == "b"
+    assert world.asked.count("a") == asked
+
+
+def test_a_call_that_finds_the_store_locked_goes_on_and_tells_later(face: Any, tmp_path: Path) -> None:
+    world = World(a=[refuse(503, retry_after="40"), ok("A")], b=ok("B"))
+    address = str(tmp_path / "broker.db")
+    one, other = pair(face, address, world, ladder("a", "b"))
+    holder = sqlite3.connect(address, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    assert one.chat(MESSAGE).llm_name == "b"
+    assert any("could not be shared" in note or "Calls go on" in note for note in one.snapshot().notes) or (
+        one.snapshot().journal["state"] == "degraded"
+    )
+    holder.execute("ROLLBACK")
+    holder.close()
+    for _ in range(4):
+        world.port.advance(2)
+        one.chat(MESSAGE)
+    world.port.advance(1)
+    assert other.snapshot()["a"].reason == "unavailable"
+    assert one.snapshot().notes == ()

@@ -15,9 +15,7 @@ from llmbroker.journal.tidings import Sent
 from llmbroker.quotas import Quota
 
 RECENT = 90.0
-"""Seconds for which a count may still change: a refusal takes an attempt back."""
-ALIVE = 10.0
-"""Seconds since its last attempt for which another process is taken to send on."""
+"""Seconds for which a count may still change (a refusal takes an attempt back) and its sender is taken to send on."""
 TIDY = 60.0
 """Seconds between two times that old counts are forgotten."""
 KEPT = 3600.0
@@ -108,7 +106,7 @@ class Counts:
             if quota is not None:
                 quota.hear(one.second + 0.5 - shift, one.number - number, one.size - size, now)
         for name, quota in self.met.items():
-            alive = {sender for sender, second in self._theirs.get(name, ()) if second >= now + shift - ALIVE}
+            alive = {sender for sender, second in self._theirs.get(name, ()) if second >= now + shift - RECENT}
             quota.others, quota.heard = len(alive), now
 
     def after_fork(self, me: str) -> None:
