@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from llmbroker.credentials import mask, redact
 from llmbroker.errors import ConfigurationError, MCPError
 from llmbroker.tools import File, FunctionTool, Image, ToolContext, tool
 
@@ -67,12 +68,20 @@ class MCPServer:
 
     @property
     def name(self) -> str:
-        """What the server is called here: its address without query, its command, or its class."""
+        """What the server is called here: its address without query and password, its command, or its class."""
         if isinstance(self._where, str):
-            return self._where.partition("?")[0]
+            return mask(self._where.partition("?")[0])
         if isinstance(self._where, Sequence):
             return str(self._where[0])
         return type(self._where).__name__
+
+    def _words(self, error: BaseException) -> str:
+        """Return what an error says, without the keys that were given to reach the server."""
+        given = [*self._headers.values(), *self._env.values()]
+        hidden = [*given, *(value.partition(" ")[2] for value in given)]
+        if isinstance(self._where, str):
+            hidden.append(self._where.partition("?")[2])
+        return mask(redact(_words(error), hidden))
 
     def open(self) -> Self:
         """Connect; does nothing if it is connected.
@@ -89,7 +98,7 @@ class MCPServer:
             self._client = self._held.enter_context(self._portal.wrap_async_context_manager(made))
         except Exception as error:
             self.close()
-            raise MCPError(f"The MCP server {self.name} cannot be reached: {_words(error)}.") from error
+            raise MCPError(f"The MCP server {self.name} cannot be reached: {self._words(error)}.") from None
         return self
 
     async def _make(self, client: Any) -> Any:
@@ -131,7 +140,7 @@ class MCPServer:
                 if not cursor:
                     break
         except Exception as error:
-            raise MCPError(f"The MCP server {self.name} does not list its tools: {_words(error)}.") from error
+            raise MCPError(f"The MCP server {self.name} does not list its tools: {self._words(error)}.") from None
         if only is not None:
             missing = [name for name in only if name not in {one.name for one in found}]
             if missing:
@@ -166,7 +175,7 @@ class MCPServer:
         try:
             result = self._portal.call(asked)
         except Exception as error:
-            raise MCPError(_words(error)) from error
+            raise MCPError(self._words(error)) from None
         value = [_content(block) for block in result.content]
         if result.is_error:
             raise MCPError("\n".join(str(part) for part in value) or "the server reports an error")

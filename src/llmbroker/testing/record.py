@@ -2,7 +2,8 @@
 
 ``record(path, port)`` hands every request to a real port and writes it down with its answer; ``replay(path)`` is a port that
 gives the same answers to the same requests. What a recording holds: method, address without its query, the body that was sent,
-status, content type and the pieces of the answer. No header of a request is kept, and so no key.
+status, content type and the pieces of the answer. No header of a request is kept, and so no key; where the provider repeats
+the value of a header (it does so when it refuses a key), stars stand in its place.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from llmbroker.credentials import redact
 from llmbroker.io import ByteStream, Port
 from llmbroker.transports.replay import Answer, Replay, UnexpectedRequest
 from llmbroker.wire import HTTPReply, HTTPRequest
 
 JSON: TypeAlias = dict[str, Any]
 KEPT = ("content-type", "retry-after")
+KEYS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key"})
+"""Headers that hold a key. Of the others only long values are taken for secrets, as everywhere: a short one is a word."""
+OPEN = frozenset({"content-type", "user-agent"})
+LONG = 12
 
 
 class Taken(msgspec.Struct, kw_only=True):
@@ -53,6 +59,10 @@ class _Recording:
     def write(self, request: HTTPRequest, status: int, headers: Mapping[str, str], pieces: list[bytes], cut: bool) -> None:
         """Append one exchange."""
         kept = {name: headers[name] for name in KEPT if name in headers}
+        hidden = _secrets(request.headers)
+        clean = _redacted(b"".join(pieces), hidden)
+        if clean is not None:
+            pieces = [clean]
         taken = Taken(
             url=request.url.partition("?")[0], method=request.method, body=request.body, status=status, headers=kept,
             pieces=pieces, cut=cut,
@@ -69,6 +79,20 @@ class _Recording:
     async def open(self, request: HTTPRequest, deadline: float | None = None) -> ByteStream:
         """Open, and write down what comes back when it is over."""
         return _Stream(self, request, await self._port.open(request, deadline))
+
+
+def _secrets(headers: Mapping[str, str]) -> list[str]:
+    """Return what must not be written down: values of headers, and what stands behind a word such as ``Bearer``."""
+    fields = [(name.lower(), value) for name, value in headers.items() if name.lower() not in OPEN]
+    values = [value for name, value in fields if name in KEYS or len(value) > LONG]
+    return [*values, *(value.partition(" ")[2] for name, value in fields if name in KEYS)]
+
+
+def _redacted(body: bytes, hidden: list[str]) -> bytes | None:
+    """Return the body with stars for secrets, or None where it holds none. A secret may be cut between two pieces."""
+    text = body.decode("utf-8", "surrogateescape")
+    clean = redact(text, hidden)
+    return None if clean == text else clean.encode("utf-8", "surrogateescape")
 
 
 class _Stream:
