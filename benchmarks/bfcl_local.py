@@ -1,7 +1,7 @@
 """Function-calling tasks (BFCL) through the tool loop over a small model inside this process, its calls held by a grammar.
 
 Usage: bfcl_local.py SHARED [--show] [CATEGORY[:N[:OFFSET]] ...]. Model, tasks and judgement are those of ``bfcl.py``: the
-judging functions are taken out of SHARED/bench/bfcl_loop.py as they stand there. ``--show`` prints every task that went wrong.
+judging functions are taken out of SHARED/bench/bfcl_loop.py as they stand there. ``--show`` tells every task.
 """
 
 from __future__ import annotations
@@ -101,11 +101,9 @@ def run(client: llmbroker.DirectClient, data: Path, category: str, judge: dict[s
         truth = truths[task["id"]]
         good = judge["ok"](calls, truth)
         right, none, number = right + good, none + (not calls), number + (len(calls) == len(truth))
-        if show and not good:
-            print(
-                f"{task['id']}: {task['question'][0][-1]['content']}\n  calls {json.dumps(calls)}\n  truth {json.dumps(truth)}"
-            )
-            sys.stdout.flush()
+        if show:
+            told = f"{task['question'][0][-1]['content']}\n  calls {json.dumps(calls)}\n  truth {json.dumps(truth)}"
+            print(f"{task['id']}: {'right' if good else told}", flush=True)
     figures = {"category": name, "n": len(rows), "right": right, "number_right": number, "no_call": none, "errors": errors}
     print(json.dumps({**figures, "s": round(time.monotonic() - begun)}), flush=True)
 
