@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ModelState,
         PooledReply,
         PooledStream,
+        QuotaState,
         Snapshot,
     )
     from llmbroker.budget import Budget
@@ -162,6 +163,7 @@ _ROOM_OF = {
     "Paused": "loop",
     "PooledReply": "broker",
     "PooledStream": "broker",
+    "QuotaState": "broker",
     "Replayed": "replaying",
     "Reply": "exchange",
     "Response": "research",
@@ -277,6 +279,7 @@ __all__ = [
     "PooledReply",
     "PooledStream",
     "ProviderError",
+    "QuotaState",
     "RateLimitError",
     "Replayed",
     "Reply",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llmbroker.broker.aio import AsyncBroker
 from llmbroker.broker.replies import Attempt, PooledReply
-from llmbroker.broker.states import LimitState, ModelState, Snapshot
+from llmbroker.broker.states import LimitState, ModelState, QuotaState, Snapshot
 from llmbroker.broker.streams import AsyncPooledStream, PooledStream
 from llmbroker.broker.sync import Broker
 
@@ -21,5 +21,6 @@ __all__ = [
     "ModelState",
     "PooledReply",
     "PooledStream",
+    "QuotaState",
     "Snapshot",
 ]
