@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no budget": {"budget": 0},
     "a budget that is no number": {"budget": float("nan")},
     "no seeds": {"seeds": 0},
+    "a time without a zone": {"since": datetime(2026, 1, 1)},
     "rows that are none": {"source": [1, 2]},
     "a source of no kind": {"source": 5},
 }

@@ -44,6 +44,13 @@ def test_where_models_differ_by_operation_routing_wins() -> None:
     assert near(found.policy("random").good, 0.6)  # type: ignore[union-attr]
 
 
+def test_a_gain_that_costs_is_told_with_its_price() -> None:
+    truths = {**DIFFERENT, ("coder", "text"): Truth(0.1), ("coder", "code"): Truth(0.8, cost=0.1)}
+    found = replay(journal(truths, 1000), seeds=2, policies=["ours"])
+    assert found.verdict == "route"
+    assert "dollars more a request" in found.reason
+
+
 def test_where_the_cheapest_is_as_good_it_is_named() -> None:
     truths = {("dear", "x"): Truth(0.8, cost=0.01), ("cheap", "x"): Truth(0.87, cost=0.0001)}
     found = replay(journal(truths, 1200, seed=3), seeds=2)

@@ -60,6 +60,8 @@ def replay(
         ConfigurationError, StoreError: the source cannot be read.
     """
     names = _checked(policies, budget, seeds)
+    if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
+        raise InvalidRequestError(f"since is a datetime with a time zone, not {since!r}.", argument="since")
     material = gather(source, since=since, operation=operation, pool=pool)
     unknown = [name for name in names if name not in POLICIES and name not in material.models]
     if unknown and material.facts:

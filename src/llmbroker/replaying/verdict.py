@@ -37,7 +37,7 @@ def conclude(
     if OURS not in comparison.samples:
         return "undecided", "Whether routing is worth it was not asked: the policy ours was left out."
     for name in (CHEAPEST, BEST):
-        if name not in fixed or name not in comparison.samples:
+        if name not in fixed or name not in comparison.samples or _weak(name, fixed, comparison):
             continue
         found = comparison.difference(OURS, name, "good")
         if found is not None and found.high <= MARGIN:
@@ -47,9 +47,11 @@ def conclude(
         return "undecided", "Nothing can be concluded: no difference could be reckoned."
     model = fixed[BEST]
     if found.low > 0:
+        cost = comparison.difference(OURS, BEST, "cost")
+        dearer = f" It costs {cost.value:+.6f} dollars more a request." if cost is not None and cost.low > 0 else ""
         return "route", (
             f"Route: the pool gives {_points(found.value)} more good answers in 100 requests than always {model} "
-            f"(95 % interval {_points(found.low)} to {_points(found.high)})."
+            f"(95 % interval {_points(found.low)} to {_points(found.high)}).{dearer}"
         )
     return "undecided", (
         f"Not shown: against always {model} the pool gives {_points(found.value)} good answers more in 100 requests, but the "
@@ -87,18 +89,24 @@ def _lacking(
     idle = _idle(material, models)
     if idle:
         return idle
-    for name, sample in comparison.samples.items():
-        if name not in (OURS, BEST):
-            continue
-        shown = f"always {fixed[name]}" if name in fixed else name
-        if sample.effective < FEWEST_ROWS:
-            return f"{shown} rests on {sample.effective:.0f} rows that are equally used; {FEWEST_ROWS} are needed"
-        borrowed = sample.share(lambda e: e.borrowed)
-        if borrowed > GUESSED:
-            return f"for {100 * borrowed:.0f} % of the calls {shown} has no rows of the same operation"
-        if sample.unjudged > GUESSED:
-            return f"{100 * sample.unjudged:.0f} % of the answers of {shown} come from models that nobody rated in rated work"
+    for name in (OURS, BEST):
+        if name in comparison.samples and (weak := _weak(name, fixed, comparison)):
+            return weak
     return _thin(fixed, world)
+
+
+def _weak(name: str, fixed: Mapping[str, str], comparison: Comparison) -> str:
+    """Say why a policy's figures rest on too little, or ""."""
+    sample = comparison.samples[name]
+    shown = f"always {fixed[name]}" if name in fixed else name
+    if sample.effective < FEWEST_ROWS:
+        return f"{shown} rests on {sample.effective:.0f} rows that are equally used; {FEWEST_ROWS} are needed"
+    borrowed = sample.share(lambda e: e.borrowed)
+    if borrowed > GUESSED:
+        return f"for {100 * borrowed:.0f} % of the calls {shown} has no rows of the same operation"
+    if sample.unjudged > GUESSED:
+        return f"{100 * sample.unjudged:.0f} % of the answers of {shown} come from models that nobody rated in rated work"
+    return ""
 
 
 def _idle(material: Material, models: Sequence[str]) -> str:
@@ -120,7 +128,7 @@ def _thin(fixed: Mapping[str, str], world: World) -> str:
         rows = len(world.strata.get((model, kind), ()))
         if rows < FEWEST_ROWS // 2:
             return f"{model} has {rows} rows of the operation {kind}; {FEWEST_ROWS // 2} are needed"
-        ratings = len(world.ratings(model, kind))
+        ratings = world.rated(model, kind)
         if kind in world.rated_kinds and ratings < FEWEST_ROWS // 2:
             return f"{model} has {ratings} ratings of the operation {kind}; {FEWEST_ROWS // 2} are needed"
     return ""
@@ -140,7 +148,8 @@ def notes_of(
         "These rows are no experiment. A model was asked when the router thought it best or when others had failed, so its "
         "rows may be of easier or harder requests, and of better or worse hours, than those that it did not serve.",
         f"What a model would have done is one of {NEAR} of its own rows of the same operation around that moment; refusals "
-        "come as often as they came, though a policy that asks a model more often would meet more.",
+        "come as often as they came, though a policy that asks a model more often would meet more, and without the wait that "
+        "the provider stated, which no row holds.",
         f"Policies of one model ask it up to {AGAIN} times more after a failure that may pass; the pool fails over as always.",
     ]
     for why, count in sorted(material.left_out.items()):

@@ -117,6 +117,10 @@ class World:
         own = self._ratings.get((model, kind), ())
         return tuple(own if len(own) >= FEW else self._ratings.get((model, None), ()))
 
+    def rated(self, model: str, kind: str) -> int:
+        """Return how many of a model's answers to a kind of work were rated."""
+        return len(self._ratings.get((model, kind), ()))
+
     def judge(self, model: str, kind: str, at: float, fold: int, dice: Dice) -> int | None:
         """Return the place of a rated answer near a moment, of one half of them (``fold`` 0 or 1); None: nobody rated any."""
         own = self._judges.get((model, kind))
