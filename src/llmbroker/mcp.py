@@ -24,6 +24,8 @@ from llmbroker.errors import ConfigurationError, MCPError
 from llmbroker.tools import File, FunctionTool, Image, ToolContext, tool
 
 JSON: TypeAlias = dict[str, Any]
+_CONNECTION_CLOSED = -32000
+"""The code of a call whose connection ended, in the package's words."""
 
 
 class MCPServer:
@@ -65,6 +67,7 @@ class MCPServer:
         self._held = contextlib.ExitStack()
         self._portal: Any = None
         self._client: Any = None
+        self._ended = False
 
     @property
     def name(self) -> str:
@@ -84,13 +87,14 @@ class MCPServer:
         return mask(redact(_words(error), hidden))
 
     def open(self) -> Self:
-        """Connect; does nothing if it is connected.
+        """Connect; does nothing if it is connected. A server that ended is connected to, or begun, anew.
 
         Raises:
             MCPError: it cannot be reached.
         """
-        if self._client is not None:
+        if self._client is not None and not self._ended:
             return self
+        self.close()
         from_thread, client = _package()
         try:
             self._portal = self._held.enter_context(from_thread.start_blocking_portal())
@@ -174,9 +178,14 @@ class MCPServer:
             raise MCPError(f"The connection to the MCP server {self.name} is closed.")
         try:
             result = self._portal.call(asked)
+            value = [_content(block) for block in result.content]
+        except ValueError as error:
+            raise MCPError(f"the server's result cannot be read: {self._words(error)}") from None
         except Exception as error:
+            self._ended = self._ended or getattr(error, "code", None) == _CONNECTION_CLOSED
+            if self._ended:
+                raise MCPError(f"the MCP server {self.name} has ended; whether this call was done is not known") from None
             raise MCPError(self._words(error)) from None
-        value = [_content(block) for block in result.content]
         if result.is_error:
             raise MCPError("\n".join(str(part) for part in value) or "the server reports an error")
         if not value:
@@ -185,7 +194,7 @@ class MCPServer:
 
     def close(self) -> None:
         """Disconnect; a command is ended. May be called twice."""
-        self._client = None
+        self._client, self._ended = None, False
         with contextlib.suppress(Exception):
             self._held.close()
 
