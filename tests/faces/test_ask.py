@@ -217,3 +217,8 @@ def test_an_idle_pipe_is_named(served: Served, models: str) -> None:
     os.close(writing)
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, b"Hello there. \n")
+
+
+def test_a_model_file_that_is_not_there_is_named_at_once() -> None:
+    done = run("ask", "-m", "nope.gguf", "hi")
+    assert (done.returncode, done.stderr) == (2, b"llmbroker: There is no file 'nope.gguf' to load a model from.\n")

@@ -404,7 +404,7 @@ def _reached(ask: Ask, plan: Plan, now: float) -> LimitReachedError:
 
 
 def _late(ask: Ask, now: float) -> str:
-    if ask.attempts or now > ask.began:
+    if ask.attempts or now - ask.began >= 0.05:  # less is planning, not waiting
         return f"No model was free and answered within {now - ask.began:.1f} s"
     if ask.queue_until <= ask.began:
         return "No model is free, and with wait=0 none is waited for"

@@ -35,7 +35,7 @@ def env_arguments(parser: argparse.ArgumentParser) -> None:
 
 def keys_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("what", choices=("set", "list", "remove", "which"))
+    parser.add_argument("what", metavar="set|list|remove|which", choices=("set", "list", "remove", "which"))
     parser.add_argument("name", nargs="?", help="the key's name, such as GEMINI_API_KEY")
     parser.add_argument("--scope", metavar="USER", help="this user's own key")
     parser.add_argument("--source", "--db", metavar="PATH", help="the database that holds the keys")

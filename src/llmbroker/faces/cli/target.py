@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmbroker.errors import InvalidRequestError, UnknownModelError
@@ -128,7 +129,10 @@ def _chosen(name: str | None, source: str | None) -> Any:
     from llmbroker.transports.model_store import DEFAULT, MODELS, data_home
 
     embedded = {"local": DEFAULT.name, **{known: known for known in MODELS}}.get(name)
-    if embedded is not None or name.lower().endswith(".gguf"):
+    is_file = embedded is None and name.lower().endswith(".gguf")
+    if is_file and not Path(name).expanduser().is_file():
+        raise InvalidRequestError(f"There is no file {name!r} to load a model from.", argument="--model")
+    if embedded is not None or is_file:
         return LLMConfig(name="local", provider="local", model=embedded or name, api_key_ref="")
     catalog = home_catalog(data_home())
     pool: Sequence[LLMConfig] = catalog.pool
