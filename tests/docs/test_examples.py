@@ -84,7 +84,7 @@ SAYS = {
     "docs/ports.md:3": "cut after: It is 20°C",
     "docs/journal.md:1": "groq-gpt-oss-120b ok Usage(",
     "docs/journal.md:2": "groq-gpt-oss-120b 1 ",
-    "docs/replay.md:1": "Route: the pool gives",
+    "docs/replay.md:1": "Route: in 100 requests the pool gives",
     "docs/keys.md:1": "Paris",
     "docs/keys.md:2": "[('GROQ_API_KEY', 'bob')]",
     "docs/testing.md:1": "Hello. after 20 seconds",

@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.broker.worlds import World, member, ok, refuse
 from tests.journal.server import new_database
 from tests.replaying.worlds import DIFFERENT, DOMINATED, T0, TWO, Truth, journal, near
 
-from llmbroker import ConfigurationError, InvalidRequestError, LLMConfig, StoreError
+from llmbroker import Broker, ConfigurationError, InvalidRequestError, LLMConfig, StoreError
 from llmbroker.journal import Call, Journal, Rating, Store, open_store, utc
 from llmbroker.replaying import replay
+from llmbroker.transports.replay import Answer
 
 # -- what the figures say --------------------------------------------------------------------------------------------------
 
@@ -216,3 +218,31 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(ConfigurationError, match="nothing to draw"):
         replay([]).plot(tmp_path / "x.svg")
+
+
+def test_a_journal_that_a_broker_wrote_is_played(tmp_path: Path) -> None:
+    dice = random.Random(7)
+
+    def answering(refused: float) -> Any:
+        def answer(_: dict[str, Any]) -> Answer:
+            return refuse(503, delay=0.2) if dice.random() < refused else ok("yes", delay=dice.expovariate(1.0) + 0.1)
+
+        return answer
+
+    world = World(a=answering(0.2), b=answering(0.0))
+    broker = Broker(pool=[member("a", 0.6), member("b", 0.6)], io=world.port, journal=tmp_path / "broker.db")
+    quality = {"a": 0.9, "b": 0.5}
+    for number in range(400):
+        reply = broker.ask("hi", operation="x" if number % 2 else "y", wait=30)
+        if dice.random() < 0.5:
+            reply.record_quality(float(dice.random() < quality[reply.llm_name]))
+        world.port.advance(dice.expovariate(1 / 20.0))
+    broker.close()
+    found = replay(tmp_path / "broker.db", seeds=2)
+    recorded, ours = found.policy("recorded"), found.policy("ours")
+    assert recorded is not None and ours is not None and ours.answered is not None and recorded.answered is not None
+    assert found.requests == 400
+    assert found.rows > 400
+    assert found.rows + sum(int(note.split()[0]) for note in found.notes if "rows were left out" in note) >= len(world.hits)
+    assert recorded.answered.value == 1.0
+    assert ours.answered.value > 0.98

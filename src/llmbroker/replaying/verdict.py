@@ -50,25 +50,28 @@ def conclude(
         cost = comparison.difference(OURS, BEST, "cost")
         dearer = f" It costs {cost.value:+.6f} dollars more a request." if cost is not None and cost.low > 0 else ""
         return "route", (
-            f"Route: the pool gives {_points(found.value)} more good answers in 100 requests than always {model} "
-            f"(95 % interval {_points(found.low)} to {_points(found.high)}).{dearer}"
+            f"Route: in 100 requests the pool gives {_more(found)} than always {model} {_interval(found)}.{dearer}"
         )
     return "undecided", (
-        f"Not shown: against always {model} the pool gives {_points(found.value)} good answers more in 100 requests, but the "
-        f"95 % interval reaches from {_points(found.low)} to {_points(found.high)}. More rows, or more ratings, would tell."
+        f"Not shown: in 100 requests the pool gives {_more(found)} than always {model} {_interval(found)}. More rows, or more "
+        "ratings, would tell."
     )
 
 
 def _no_route(name: str, model: str, found: Figure) -> str:
     why = "is the cheapest and " if name == CHEAPEST else ""
     return (
-        f"Do not route: always {model} {why}is as good. The pool gives {_points(found.value)} good answers more in 100 "
-        f"requests (95 % interval {_points(found.low)} to {_points(found.high)}); less than {100 * MARGIN:g} is no gain."
+        f"Do not route: always {model} {why}is as good. In 100 requests the pool gives {_more(found)} {_interval(found)}; "
+        f"less than {100 * MARGIN:g} is no gain."
     )
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f}"
+def _more(found: Figure) -> str:
+    return f"{100 * abs(found.value):.1f} {'more' if found.value >= 0 else 'fewer'} good answers"
+
+
+def _interval(found: Figure) -> str:
+    return f"(95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f})"
 
 
 def _lacking(
