@@ -120,6 +120,11 @@ class ConfigurationError(LLMBrokerError, ValueError):
         self.field = field
 
 
+def missing_package(name: str, install: str) -> ConfigurationError:
+    """Return the error for a package that only some need and that is not installed."""
+    return ConfigurationError(f"This needs the package {name}.", hint=f"pip install {install}")
+
+
 class StoreError(ConfigurationError):
     """A journal, model list or key store could not be used. A call never fails for it; reading or managing the store may.
 

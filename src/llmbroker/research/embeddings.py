@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmbroker.errors import ConnectionFailedError, InvalidRequestError, LLMBrokerError, LLMTimeoutError
+from llmbroker.errors import ConnectionFailedError, InvalidRequestError, LLMBrokerError, LLMTimeoutError, missing_package
 from llmbroker.exchange import Usage
 from llmbroker.io import Port, gather
 from llmbroker.journal import utc
@@ -43,8 +43,15 @@ class Embeddings(list[list[float] | None]):
         return next((len(vector) for vector in self if vector is not None), None)
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame with columns v1, v2, ...; missing vectors are rows of NaN. Needs pandas."""
-        import pandas
+        """Return a DataFrame with columns v1, v2, ...; missing vectors are rows of NaN. Needs pandas.
+
+        Raises:
+            ConfigurationError: it is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise missing_package("pandas", "'llmbroker[frames]'") from None
 
         columns = [f"v{number}" for number in range(1, (self.dimension or 0) + 1)]
         return pandas.DataFrame([v if v is not None else [float("nan")] * len(columns) for v in self], self.names, columns)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from llmbroker.errors import ConfigurationError, InvalidRequestError
+from llmbroker.errors import ConfigurationError, InvalidRequestError, missing_package
 from llmbroker.messages import History
 from llmbroker.research.config import ModelConfig
 from llmbroker.research.prompts import is_conversation
@@ -25,14 +25,28 @@ class Rows(list[dict[str, Any]]):
     """A list of rows, each a dict; ``to_pandas()`` and ``to_polars()`` make frames of it."""
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame. Needs pandas."""
-        import pandas
+        """Return a pandas DataFrame. Needs pandas.
+
+        Raises:
+            ConfigurationError: it is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise missing_package("pandas", "'llmbroker[frames]'") from None
 
         return pandas.DataFrame(self)
 
     def to_polars(self) -> Any:
-        """Return a polars DataFrame. Needs polars."""
-        import polars
+        """Return a polars DataFrame. Needs polars.
+
+        Raises:
+            ConfigurationError: it is not installed.
+        """
+        try:
+            import polars
+        except ImportError:
+            raise missing_package("polars", "polars") from None
 
         return polars.DataFrame(self, infer_schema_length=None)
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from llmbroker.errors import missing_package
 from llmbroker.exchange import Usage
 
 MOST_TOKENS = 1 << 53
@@ -50,8 +51,15 @@ class ToolHistory(list[ToolRow]):
     """The calls of a loop in the model's order; the columns are those of ``ToolRow``."""
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame; it has its columns even if there are no rows. Needs pandas."""
-        import pandas
+        """Return a pandas DataFrame; it has its columns even if there are no rows. Needs pandas.
+
+        Raises:
+            ConfigurationError: it is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise missing_package("pandas", "'llmbroker[frames]'") from None
 
         return pandas.DataFrame([dict(row) for row in self], columns=list(COLUMNS))
 
