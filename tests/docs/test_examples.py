@@ -84,6 +84,8 @@ SAYS = {
     "docs/ports.md:3": "cut after: It is 20°C",
     "docs/journal.md:1": "groq-gpt-oss-120b ok Usage(",
     "docs/journal.md:2": "groq-gpt-oss-120b 1 ",
+    "docs/limits.md:1": "Paris\neach scope: calls and tokens a day {'calls': 1, 'tokens': 12} {'calls': 199, 'tokens': 499988}",
+    "docs/limits.md:3": "all: calls a day 1 1 True\nA limit of this broker is reached",
     "docs/replay.md:1": "Route: in 100 requests the pool gives",
     "docs/keys.md:1": "Paris",
     "docs/keys.md:2": "[('GROQ_API_KEY', 'bob')]",

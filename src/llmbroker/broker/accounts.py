@@ -22,13 +22,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from llmbroker import prices
 from llmbroker.allowances import (
     SECOND,
     Account,
     Book,
     Demand,
-    Guess,
     Habit,
     Held,
     Hold,
@@ -36,31 +34,24 @@ from llmbroker.allowances import (
     Reserved,
     Settled,
     Triple,
-    billionths,
     concerns,
     concerns_key,
     elsewhere,
-    empty,
     guessed,
-    masked,
     merged,
-    most_of,
     nothing_used,
-    parts_of,
     prefix_of,
     short_of,
     subject_of,
-    used,
     window_of,
-    worded,
 )
+from llmbroker.broker.claims import Claims, Price, refusal
 from llmbroker.broker.replies import Ask
 from llmbroker.catalog import Limit
-from llmbroker.catalog.limit import EACH, MEASURES
-from llmbroker.errors import ConnectionFailedError, LLMTimeoutError, StoreError
-from llmbroker.exchange import Usage
+from llmbroker.catalog.limit import EACH
+from llmbroker.errors import StoreError
 from llmbroker.io import Port
-from llmbroker.journal import Call, Journal, new_id, utc, worked
+from llmbroker.journal import Call, Journal, new_id
 from llmbroker.journal.ledger import Ledger
 from llmbroker.pool import Lane, Lease
 
@@ -79,7 +70,6 @@ TIDY = 3600.0
 MANY = 1000
 """Counts for a store that is away are kept one by one up to so many; then they are summed up."""
 
-Price = Callable[[Lane, str | None, Usage | None], tuple[float | None, str | None]]
 Key = tuple[str, str, int]
 
 
@@ -89,7 +79,7 @@ class Accounts:
     def __init__(self, port: Port, limits: Sequence[Limit], journal: Journal, price: Price) -> None:
         self.limits = tuple(limits)
         self._port = port
-        self._price = price
+        self._claims = Claims(price, port.time)
         self._ledger = Ledger(journal.store) if journal.store is not None else None
         self._lock = threading.RLock()
         self._book = Book()
@@ -121,7 +111,7 @@ class Accounts:
         with self._lock:
             habit = self._habits.setdefault(lane.member.name, Habit())
         guess = guessed(ask.request, characters, habit)
-        made = self._demands(limits, ask, lane, mark, guess)
+        made = self._claims.demands(limits, ask, lane, mark, guess)
         if isinstance(made, Refused):
             return self._close(ask, lane, made)
         made.sort(key=lambda pair: pair[0].key)
@@ -143,64 +133,6 @@ class Accounts:
         if ask.waits:
             self.forget(ask)
         return True
-
-    def _demands(
-        self, limits: Sequence[Limit], ask: Ask, lane: Lane, mark: str | None, guess: Guess
-    ) -> list[tuple[Demand, Limit]] | Refused:
-        """Return what an attempt asks of each limit, or why one of them will never let it."""
-        now = self._micros()
-        made = []
-        for limit in limits:
-            subject = subject_of(limit, ask.scope, mark, ask.operation)
-            most = most_of(limit)
-            asked = self._asked(limit, lane, guess)
-            if asked is None:
-                words = (
-                    f"limit {limit.name!r}: the price of {lane.member.name} is not known; declare it (price=), or say what it"
-                    " counts (unknown_price=)"
-                )
-                return Refused(limit.name, subject, "price", 0, 0, 0, words)
-            start, ends = window_of(limit.window, now)
-            demand = Demand(limit.name, subject, start, ends, *asked, most)
-            place = short_of(empty(demand), demand)
-            if place is not None:
-                wanted = worded(place, demand.least[place])
-                words = f"limit {limit.name!r}: {worded(place, most[place])} in all, and this call alone takes {wanted}"
-                return Refused(limit.name, subject, MEASURES[place], 0, 0, most[place], words)
-            made.append((demand, limit))
-        return made
-
-    def _asked(self, limit: Limit, lane: Lane, guess: Guess) -> tuple[Triple, Triple] | None:
-        """Return what to hold, and the part of it that is no guess; None if the price is not known and that is to refuse."""
-        sent = guess.input_tokens
-        wants = tokens, cost = sent + guess.output_tokens, 0
-        if limit.cost is not None:
-            dollars = self._dollars(limit, lane, guess.usage)
-            if dollars is None:
-                return None
-            wants = tokens, billionths(dollars, up=True)
-        least = wants
-        if not guess.bounded:
-            only_sent = Usage(sent, 0, total_tokens=sent)
-            if wants[1]:
-                cost = max(1, billionths(self._dollars(limit, lane, only_sent) or 0.0, up=True))
-            least = sent, cost
-        return masked(limit, (1, *wants)), masked(limit, (1, *least))
-
-    def _dollars(self, limit: Limit, lane: Lane, usage: Usage) -> float | None:
-        """Return what so many tokens cost, by the limit's policy where nobody knows; None where that is to refuse."""
-        dollars, _ = self._price(lane, None, usage)
-        return dollars if dollars is not None else self._unknown(limit, lane, usage)
-
-    def _unknown(self, limit: Limit, lane: Lane, usage: Usage) -> float | None:
-        policy = limit.unknown_price
-        if policy == "free" or not lane.deployment.base_url.startswith("http"):
-            return 0.0  # a model that runs in this process costs nothing
-        if isinstance(policy, str):
-            return None
-        if isinstance(policy, (int, float)):
-            return float(policy)
-        return prices.cost(usage, at=utc(self._port.time()), model=lane.deployment.model, price=policy) or 0.0
 
     def _at_once(self, held: Held, ask: Ask) -> Refused | None:
         """Return why there is no room, where that is known without asking the store."""
@@ -272,33 +204,8 @@ class Accounts:
         return self._refusal(account, demand, ask)
 
     def _refusal(self, account: Account, demand: Demand, ask: Ask) -> Refused:
-        port = self._port
-        now = port.now()
-        place = short_of(account, demand, spent_alone=True)
-        sure = place is not None
-        if place is None:
-            place = short_of(account, demand) or 0
-        at = None if demand.ends is None else now + demand.ends / SECOND - port.time() + 0.001
-        until = at if sure else now + POLL + CROWDED * len(self._waiting.get(demand.key, ()))
-        opens = "" if demand.ends is None else f", opens {utc(demand.ends / SECOND):%Y-%m-%d %H:%M:%S} UTC"
-        whose = ", ".join(part for part in parts_of(demand.subject)[::2] if part is not None)
-        spent, held, most = account.spent[place], account.held[place], demand.most[place]
-        return Refused(
-            demand.name,
-            demand.subject,
-            MEASURES[place],
-            spent,
-            held,
-            most,
-            f"limit {demand.name!r}{f' of {whose}' if whose else ''}: {worded(place, spent, most)} used"
-            + (f", {worded(place, held)} held by calls under way" if held else "")
-            + (f", {worded(place, demand.wants[place])} wanted" if MEASURES[place] != "calls" else "")
-            + opens,
-            until=until,
-            returns=until is not None and until <= ask.queue_until,
-            sure=sure,
-            ends=demand.ends,
-        )
+        again = POLL + CROWDED * len(self._waiting.get(demand.key, ()))
+        return refusal(account, demand, ask, now=self._port.now(), wall=self._port.time(), again=again)
 
     def _nobody_counts(self, limit: Limit, ask: Ask) -> Refused:
         words = f"limit {limit.name!r} is strict, and the store that counts cannot be reached: {self.trouble}"
@@ -356,35 +263,16 @@ class Accounts:
         if call.status == "ok":
             with self._lock:
                 self._habits.setdefault(call.llm_name, Habit()).learn(held.characters, call.usage)
-        self._late.append((held, self._settled(held, lane, call, error)))
+        self._late.append((held, self._claims.settled(held, lane, call, error)))
         await self.flush()
 
     def cut(self, held: Held, lane: Lane, call: Call) -> None:
         """Count what a stopped attempt used, at the next occasion: this may be a finalizer, in the midst of anything."""
-        self._late.append((held, self._settled(held, lane, call)))
+        self._late.append((held, self._claims.settled(held, lane, call)))
 
     def unused(self, held: Held) -> None:
         """Give back what was held for an attempt that was never made, at the next occasion."""
         self._late.append((held, nothing_used(held.hold)))
-
-    def _settled(self, held: Held, lane: Lane, call: Call, error: BaseException | None = None) -> Settled:
-        if not _taken(call, error):
-            return nothing_used(held.hold)
-        whole = call.status == "ok"
-        usage = used(call.usage, held.guess, whole)
-        spent = []
-        unpriced = 0
-        known = call.cost if whole else self._price(lane, None, usage)[0]
-        if known is None:
-            known = self._price(lane, call.model_answered, usage)[0]
-        for limit, demand in zip(held.limits, held.hold.demands, strict=True):
-            cost = 0
-            if limit.cost is not None:
-                dollars = known if known is not None else self._unknown(limit, lane, usage)
-                unpriced |= known is None
-                cost = demand.wants[2] if dollars is None else billionths(dollars, up=False)
-            spent.append(masked(limit, (1, usage.total_tokens or 0, cost)))
-        return Settled(held.hold, tuple(spent), unpriced)
 
     async def flush(self) -> None:
         """Count what ended."""
@@ -521,12 +409,3 @@ class Accounts:
         self._late.clear()
         self._owed.clear()
         self._waiting.clear()
-
-
-def _taken(call: Call, error: BaseException | None) -> bool:
-    """Whether the provider did any work for an attempt, or may have: then it counts."""
-    if call.first_event_ms is not None or worked(call):
-        return not (isinstance(error, LLMTimeoutError) and not error.sent)
-    if isinstance(error, ConnectionFailedError):
-        return error.sent
-    return call.status == "error" and call.http_status is None

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from llmbroker import prices
-from llmbroker.broker.accounts import Accounts, Price
+from llmbroker.broker.accounts import Accounts
+from llmbroker.broker.claims import Price
 from llmbroker.broker.core import Core
 from llmbroker.broker.costs import Costs
 from llmbroker.broker.desk import Desk

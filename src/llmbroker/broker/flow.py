@@ -384,7 +384,8 @@ def _reached(ask: Ask, plan: Plan, now: float) -> LimitReachedError:
     first = refusals[0]
     words = "; ".join(dict.fromkeys(refused.words for refused in refusals[:8]))
     others = [_why(passed, now) for passed in plan.passed if passed.reason != "limit"]
-    more = f" Besides: {'; '.join(others[:8])}." if others else ""
+    further = f"; and {len(others) - 3} more" if len(others) > 3 else ""
+    more = f" Besides: {'; '.join(others[:3])}{further}." if others else ""
     tried = f" Tried {len(ask.attempts)}: {_tried(ask)}." if ask.attempts else ""
     unit = BILLION if first.measure == "cost" else 1
     error = LimitReachedError(
@@ -394,9 +395,9 @@ def _reached(ask: Ask, plan: Plan, now: float) -> LimitReachedError:
         attempts=tuple(ask.attempts),
         limit=first.limit,
         measure=first.measure,
-        used=first.used / unit,
-        reserved=first.held / unit,
-        most=first.most / unit,
+        used=first.used / unit if unit > 1 else first.used,
+        reserved=first.held / unit if unit > 1 else first.held,
+        most=first.most / unit if unit > 1 else first.most,
         hint="snapshot().limits shows all of them; raise it with limits=, or wait until it opens.",
     )
     error.__cause__ = ask.error

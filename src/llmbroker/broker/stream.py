@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from llmbroker.broker.core import Core, Row
 from llmbroker.broker.flow import Outcome, obtain

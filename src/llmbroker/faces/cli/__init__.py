@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "journal": ("upkeep", "delete old rows of the journal, or copy the whole of it"),
     "replay": ("replay", "the journal played against other policies: was routing worth it?"),
     "snapshot": ("models", "how each model of the pool is now, and until when"),
+    "limits": ("limits", "what may be spent: used, left, and when it begins anew"),
     "catalog": ("models", "the packaged facts about models: free pool and aliases"),
     "doctor": ("doctor", "check keys, journal, model store and versions"),
     "paths": ("doctor", "where llmbroker keeps its files"),

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from llmbroker.catalog import fetch_catalog, home_catalog, keep_catalog, read_model_list
+from llmbroker.catalog import fetch_catalog, home_catalog, keep_catalog, load_model_list
 from llmbroker.errors import ConfigurationError, InvalidRequestError
 from llmbroker.faces.cli.output import local_time, note, print_json, print_table
 from llmbroker.journal import is_store, open_store
+from llmbroker.journal.ledger import write_limits
 from llmbroker.transports.model_store import data_home
 
 HELP = {
@@ -68,13 +69,14 @@ def models(arguments: argparse.Namespace) -> int:
 def _take_list(path: str, source: str | None) -> int:
     if source is None or not is_store(source):
         raise InvalidRequestError("A model list goes into a database: --source broker.db.", argument="--source")
-    listed = read_model_list(path)
+    listed = load_model_list(path)
     store = open_store(source)
     try:
-        store.set_models(listed)
+        store.set_models(listed.llms)
+        write_limits(store, listed.limits)
     finally:
         store.close()
-    note(f"{source} has {len(listed)} models now.")
+    note(f"{source} has {len(listed.llms)} models now" + (f" and {len(listed.limits)} limits." if listed.limits else "."))
     return 0
 
 
