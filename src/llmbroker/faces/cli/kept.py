@@ -44,14 +44,14 @@ def last_messages() -> list[dict[str, Any]]:
 
 def keep(messages: list[dict[str, Any]]) -> None:
     """Keep a conversation in place of the last one; where that fails the answer is still the answer."""
-    from llmbroker.conversation import Conversation
+    import msgspec  # not Conversation: the loop behind it would be loaded for a few bytes
 
     path = kept_path()
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            file.write(Conversation(messages).to_json())
+        with os.fdopen(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(msgspec.json.encode({"format": 1, "messages": messages, "paused": None}))
         beside.replace(path)
     except (OSError, UnicodeEncodeError) as error:
         beside.unlink(missing_ok=True)
