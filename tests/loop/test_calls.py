@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.loop.scripted import WEATHER, Face, calls, declare, noted, results, says
 
+import llmbroker
 from llmbroker.errors import ToolLoopLimitError
 from llmbroker.messages import validate
 
@@ -254,6 +255,7 @@ def two(ids: tuple[Any, Any], *results: dict[str, Any]) -> list[Any]:
         (("", ""), [{"tool_call_id": "", "name": "other"}], ["other"]),
         (("a", "b"), [{"tool_call_id": "b"}, {"tool_call_id": "b", "content": "again"}], ["one"]),
         (("a", "b"), [{"tool_call_id": "nobody's"}], ["one", "other"]),
+        (("a", "b"), [{"role": "function", "name": "other"}], ["one"]),
     ],
 )
 def test_G12_a_result_belongs_to_one_call_and_that_call_is_not_run(
@@ -267,8 +269,9 @@ def test_G12_a_result_belongs_to_one_call_and_that_call_is_not_run(
 
     tools = [declare("one", {}), declare("other", {})]
     reply = loop.run([says()], two(ids, *results_given), tools=tools, dispatch={n: noting(n) for n in ("one", "other")})
-    assert began == ran
+    assert sorted(began) == sorted(ran)
     wanted = [f"ran {name}" if name in ran else "kept" for name in ("one", "other")]
+    assert [message["role"] for message in reply.messages] == ["user", "assistant", "tool", "tool", "assistant"]
     assert results(reply.messages) == wanted
     assert [row.name for row in reply.tool_history] == ran
     assert validate(reply.messages) == []
@@ -278,6 +281,39 @@ def test_E3_E4_calls_that_a_user_left_behind_are_not_run(loop: Face) -> None:
     messages = [*opened("a"), {"role": "user", "content": "never mind"}]
     reply = loop.run([says()], messages)
     assert len(reply.tool_history) == 0
+    assert [m["role"] for m in reply.messages] == ["user", "assistant", "user", "assistant"]
+    assert validate(llmbroker.repair(reply.messages)) == []
+
+
+def test_an_open_turn_in_another_s_words_is_run_and_becomes_one_of_ours(loop: Face) -> None:
+    """Behind a turn that is over: the newest counts, whatever its role is called."""
+    user, turn = opened("a")
+    messages = [user, {"role": "assistant", "content": "Wait."}, {**turn, "role": "model"}]
+    reply = loop.run([says()], messages)
+    assert [m["role"] for m in reply.messages] == ["user", "assistant", "assistant", "tool", "assistant"]
+    assert results(reply.messages) == ["It is 20°C in 0"]
+
+
+def test_C4_an_open_call_whose_id_an_earlier_turn_used_gets_a_new_one(loop: Face) -> None:
+    messages = [*opened("a"), {"role": "tool", "tool_call_id": "a", "content": "there"}, opened("a")[1]]
+    reply = loop.run([says()], messages)
+    ids = [call["id"] for m in reply.messages for call in m.get("tool_calls") or ()]
+    assert len(set(ids)) == 2
+    assert ids[0] == "a"
+    assert results(reply.messages) == ["there", "It is 20°C in 0"]
+
+
+@pytest.mark.parametrize(("before", "new"), [("a", "a"), ("c d", "c d"), ("c d", "c_d")])
+@pytest.mark.parametrize("open_", [True, False], ids=["an open call", "an answered call"])
+def test_C4_an_id_that_the_history_has_used_is_not_used_again(loop: Face, before: str, new: str, open_: bool) -> None:
+    """As it was given, and as it is sent where the wire has no such ids."""
+    answered = [] if open_ else [{"role": "tool", "tool_call_id": before, "content": "there"}]
+    reply = loop.run([calls(("get_weather", '{"city": "B"}', new)), says()], [*opened(before), *answered])
+    ids = [call["id"] for m in reply.messages for call in m.get("tool_calls") or ()]
+    assert len(ids) == 2
+    assert ids[1] not in (before, new)
+    assert [m["tool_call_id"] for m in reply.messages if m["role"] == "tool"] == ids
+    assert results(reply.messages) == ["It is 20°C in 0" if open_ else "there", "It is 20°C in B"]
 
 
 def test_a_history_that_begins_with_open_calls_will_do(loop: Face) -> None:

@@ -88,6 +88,23 @@ def test_one_id_used_in_every_turn_keeps_every_result() -> None:
     assert validate(repair(messages)) == []
 
 
+def test_two_calls_of_one_id_in_one_turn_get_their_results_in_order() -> None:
+    turn = assistant(call("same"), call("same"))
+    (_, block) = History([USER, turn, result("same", "first"), result("same", "second"), result("same", "nobody's")]).blocks
+    assert [r.text for r in block.results] == ["first", "second"]
+    (_, block) = History([USER, turn, result("same", "first")]).blocks
+    assert block.results[0].text == "first"
+    assert block.results[1].is_error
+    assert len({r.id for r in block.results}) == 2
+
+
+def test_an_id_goes_out_as_it_was_given_once_only() -> None:
+    """A provider that wants its own ids back gets each from the first call that bore it."""
+    turns = [m for n in range(3) for m in (assistant(call("a b")), result("a b", str(n)))]
+    given = [block.assistant.calls[0].given for block in History([USER, *turns]).blocks if block.assistant]
+    assert given == ["a b", "", ""]
+
+
 @pytest.mark.parametrize("arguments", ["", "null", None, "  "])
 def test_empty_arguments_are_an_empty_object(arguments: Any) -> None:
     block = History([USER, assistant(call(arguments=arguments))]).blocks[1]
