@@ -8,13 +8,18 @@ import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from llmbroker.transports.replay import Answer, UnexpectedRequest, steps_of
 from llmbroker.wire import HTTPRequest
 
-if TYPE_CHECKING:
-    from llmbroker.testing.model import ScriptedModel
+
+class Model(Protocol):
+    """Whoever answers requests."""
+
+    def answer(self, request: HTTPRequest) -> Answer:
+        """Return the answer to one request."""
+        ...
 
 
 class Server:
@@ -25,7 +30,7 @@ class Server:
         failures: what went wrong on this side (a request that the script does not know).
     """
 
-    def __init__(self, model: ScriptedModel, host: str, port: int) -> None:
+    def __init__(self, model: Model, host: str, port: int) -> None:
         self.model = model
         self.failures: list[str] = []
         self.over = threading.Event()

@@ -13,7 +13,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from llmbroker import io
 from llmbroker.errors import InvalidProviderResponseError, LLMBrokerError
@@ -58,6 +58,10 @@ class _Handed:
         )
         return target, made
 
+    async def send(self, request: HTTPRequest, deadline: float | None = None) -> HTTPReply:
+        """Send a request, return the whole answer, whatever its status. See ``Port.send``."""
+        return await io.whole(cast(io.Port, self), request, deadline)
+
     def _errors(self) -> tuple[type[Exception], ...]:
         """The client library's own errors; the library is loaded, or there would be no client."""
         library = importlib.import_module(type(self._client).__module__.split(".")[0])
@@ -80,10 +84,6 @@ class HandedIO(_Handed, BlockingIO):
     def __init__(self, client: Any, *, max_body: int = http1.MAX_BODY) -> None:
         super().__init__(max_body=max_body, proxies=_target.Proxies())
         self._client = client
-
-    async def send(self, request: HTTPRequest, deadline: float | None = None) -> HTTPReply:
-        """Send a request, return the whole answer, whatever its status. See ``Port.send``."""
-        return await io.whole(self, request, deadline)
 
     async def open(self, request: HTTPRequest, deadline: float | None = None) -> io.ByteStream:
         """Send a request, return as soon as the headers are there. See ``Port.open``."""
@@ -137,10 +137,6 @@ class AsyncHandedIO(_Handed, AsyncIO):
     def __init__(self, client: Any, *, max_body: int = http1.MAX_BODY) -> None:
         super().__init__(max_body=max_body, proxies=_target.Proxies())
         self._client = client
-
-    async def send(self, request: HTTPRequest, deadline: float | None = None) -> HTTPReply:
-        """Send a request, return the whole answer, whatever its status. See ``Port.send``."""
-        return await io.whole(self, request, deadline)
 
     async def open(self, request: HTTPRequest, deadline: float | None = None) -> io.ByteStream:
         """Send a request, return as soon as the headers are there. See ``Port.open``."""
