@@ -275,9 +275,12 @@ class Book:
             self._accounts[demand.key] = closed(account, demand, spent, back=back, unpriced=settled.unpriced)
 
     def note(self, accounts: Iterable[Account]) -> None:
-        """Take over accounts as they stand elsewhere."""
+        """Take over accounts as they stand elsewhere; of too many those that were not seen for longest are forgotten."""
         for account in accounts:
+            self._accounts.pop(account.key, None)
             self._accounts[account.key] = account
+        while len(self._accounts) > REMEMBERED:
+            del self._accounts[next(iter(self._accounts))]
 
     def account(self, demand: Demand) -> Account:
         """Return the account that a demand concerns."""

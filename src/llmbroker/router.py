@@ -297,7 +297,8 @@ def _look(
         elif (need.features or lane.lacks or lane.too_long or member.window) and (lack := lane.cannot(need, now)):
             why = Passed(member.name, "unable", lack)
         elif limited and (refused := limited.get(id(lane))) is not None and (refused.until is None or now < refused.until):
-            why = Passed(member.name, "limit", refused.words, refused.until, refused.returns, surely=refused.sure)
+            value = 1.0 if refused.sure else 0.0  # where nobody knows when it opens, nobody holds out for it
+            why = Passed(member.name, "limit", refused.words, refused.until, refused.returns, value, surely=refused.sure)
         elif id(lane) not in tried and lane.free(now, need):
             return lane
         else:

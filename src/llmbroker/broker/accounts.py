@@ -243,7 +243,7 @@ class Accounts:
         """A call is over, as far as it chose models: count what it stopped, let the next one look."""
         if ask.waits:
             self.forget(ask)
-        if self._late:
+        if self._late and not ask.need.stream:  # a stream has an owner to reach: nothing may come between
             await self.flush()
 
     def _wake(self, keys: Iterable[Key]) -> None:

@@ -171,6 +171,7 @@ class PooledSource:
                 self.opened = await obtain(self._core, await self._make(), opening)
             except BaseException:
                 self._over = True
+                await self._core.counted()
                 raise
         assert self.opened is not None
         return await self.opened.next_events()
