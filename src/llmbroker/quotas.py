@@ -120,9 +120,8 @@ class Quota:
         """Return when a window that is known well and full has room again."""
         full = most = max(self._counts) + 1
         period, seen = self.window.best()
-        if self.others and self.own is not None:
-            # What the others sent since they were last heard of is not known: as much as this process did, each.
-            full = max(1, full - self.others * sum(1 for _ in _since(self.own, self.heard)))
+        if self.others:
+            full = max(1, full - self._unheard())
         if seen < 2 or len(self._sent) < full or min(self._counts) < 0.7 * most:
             return now
         if self.window.sliding(period) >= 2:
@@ -245,17 +244,19 @@ class Quota:
         if self._spent is None:
             self._spent = started
             self._tries = 0
-            self._counts.append(self._since(self._opened))
+            self._counts.append(self._since(self._opened) + self._unheard())
         else:
             self.window.closed(self._spent, self.last_no)
         self._tries += 1
         return self._try_at(now)
 
     def _since(self, moment: float) -> int:
+        begun = self._begun(moment, self.last_no)
+        return sum(1 for at in self._sent if at >= begun)
+
+    def _begun(self, moment: float, refused: float) -> float:
         period, seen = self.window.best()
-        if seen >= 2:
-            moment = max(moment, self.window.arc(period, self.last_no)[0] - period)
-        return sum(1 for at in self._sent if at >= moment)
+        return max(moment, self.window.arc(period, refused)[0] - period) if seen >= 2 else moment
 
     def _drains(self, words: str, stated: float | None, characters: int, reserved: float, now: float) -> float | None:
         found = _STATED.search(words)
@@ -361,8 +362,19 @@ class Quota:
             merged = sorted([*self._sent, *[at] * min(number, REMEMBERED)])
             self._sent.clear()
             self._sent.extend(merged)
+        if self._spent is not None and self._counts:
+            # How many the window let in shows only now.
+            begun = self._begun(self._opened, self._spent)
+            known = sum(1 for at in self._sent if begun <= at <= self._spent + 1.0)
+            self._counts[-1] = max(known, self._counts[-1]) if now < self._spent + UNTOLD else known
         if size and self.bucket is not None:
             self.bucket.add(size, now)
+
+    def _unheard(self) -> int:
+        """Return what the others sent since they were last heard of: not known, so as much as this process did, each."""
+        if not self.others or self.own is None:
+            return 0
+        return self.others * sum(1 for _ in _since(self.own, self.heard))
 
     def _step(self, period: float, streak: float) -> float:
         longest = min(period, MINUTE) / 6.0
@@ -379,6 +391,8 @@ def _since(moments: deque[float], after: float) -> Iterable[float]:
         yield at
 
 
+UNTOLD = 1.5
+"""Seconds after which what other processes sent was told."""
 _STATED = re.compile(
     r"\blimit:?\s+([\d,]+).{0,20}?\bused:?\s+([\d,]+).{0,20}?\brequested:?\s+([\d,]+)", re.IGNORECASE | re.DOTALL
 )

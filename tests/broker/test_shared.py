@@ -322,6 +322,17 @@ def test_a_window_that_two_processes_share_is_learnt_and_kept_by_both_together(f
     assert max(quota.refused.get(window, 0) for window in last) <= 2
 
 
+def test_four_processes_that_send_much_at_once_keep_one_window(face: Any, tmp_path: Path) -> None:
+    world = World(b=ok("B", delay=0.01))
+    quota = Windowed(world, 60)
+    world.then("a", quota)
+    group = [face(world, UNEVEN, journal=str(tmp_path / "broker.db")) for _ in range(4)]
+    use(world, *group, seconds=480, every=0.1)
+    last = sorted(quota.let_in)[-4:-1]
+    assert min(quota.let_in[window] for window in last) >= 55
+    assert max(quota.refused.get(window, 0) for window in last) <= 4
+
+
 def test_a_process_that_starts_later_begins_with_what_the_first_learnt(face: Any, address: str) -> None:
     if "postgres" in address:
         pytest.skip("the same code as with a file, at the pace of a server: see test_processes")

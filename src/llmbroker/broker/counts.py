@@ -16,6 +16,8 @@ from llmbroker.quotas import Quota
 
 RECENT = 90.0
 """Seconds for which a count may still change (a refusal takes an attempt back) and its sender is taken to send on."""
+EVERY = 0.5
+"""Seconds between two trades: what others sent up to so long ago was told."""
 TIDY = 60.0
 """Seconds between two times that old counts are forgotten."""
 KEPT = 3600.0
@@ -107,7 +109,7 @@ class Counts:
                 quota.hear(one.second + 0.5 - shift, one.number - number, one.size - size, now)
         for name, quota in self.met.items():
             alive = {sender for sender, second in self._theirs.get(name, ()) if second >= now + shift - RECENT}
-            quota.others, quota.heard = len(alive), now
+            quota.others, quota.heard = len(alive), now - EVERY
 
     def after_fork(self, me: str) -> None:
         """In the child of a fork: what was sent so far was sent by another process."""

@@ -27,6 +27,10 @@ SCOPES = 1024
 """Scopes whose lanes are remembered; the one that was not used for longest is forgotten first."""
 
 
+NOTED = 64
+"""Troubles with keys that are told, the newest."""
+
+
 class Lanes:
     """The pool as each scope sees it.
 
@@ -55,8 +59,7 @@ class Lanes:
         self._lanes: OrderedDict[tuple[str, Key], Lane] = OrderedDict()
         self._seen: OrderedDict[str | None, tuple[float, tuple[Entry, ...]]] = OrderedDict()
         self.members: list[Member] = []
-        self.troubles: dict[str, str] = {}
-        """Places of keys that failed, by member."""
+        self._troubles: OrderedDict[tuple[str, str | None], str] = OrderedDict()
         self._providers: dict[str, Provider] = {}
         self.greet: Callable[[Lane], None] | None = None
         """Called with each lane that is made."""
@@ -142,30 +145,42 @@ class Lanes:
         config = member.config
         provider = self._providers[config.name]
         secrets: dict[Secret, frozenset[str]] = {}
+        troubles: list[str] = []
         for ref in refs_of(config, provider):
             for who in self._ring.scopes(scope):
-                secret = await self._find(member, ref, who)
-                if secret is None and who is not None and member.name in self.troubles:
-                    break  # whether this user has an own key is not known: the shared one must not pay for it
+                try:
+                    secret, trouble = await self._ring.look(ref, who)
+                except (ConfigurationError, StoreError) as error:
+                    # A place of keys that fails costs this member its key, not the call its answer.
+                    troubles.append(str(error))
+                    if who is not None:
+                        break  # whether this user has an own key is not known: the shared one must not pay for it
+                    continue
+                if trouble is not None:
+                    troubles.append(str(trouble))
                 if secret is not None:
                     secrets[secret] = secrets.get(secret, frozenset()) | {ref}
+        self._note(member.name, scope, " ".join(dict.fromkeys(troubles)), found=bool(secrets))
         if not secrets:
             if needs_key(config, provider):
                 return ()
             return (self._lane(member, None),)
         return tuple(self._lane(member, secret, refs) for secret, refs in secrets.items())
 
-    async def _find(self, member: Member, ref: str, scope: str | None) -> Secret | None:
-        """Return a key; a place of keys that fails costs this member its key, not the call its answer."""
-        try:
-            found = await self._ring.find(ref, scope)
-        except (ConfigurationError, StoreError) as error:
-            if self.troubles.get(member.name) != str(error):
-                self.troubles[member.name] = str(error)
-                log.warning("%s goes without its key: %s", member.name, error)
-            return None
-        self.troubles.pop(member.name, None)
-        return found
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Return what is wrong with places of keys, each once, by itself."""
+        return {text: text for text in self._troubles.values()}
+
+    def _note(self, name: str, scope: str | None, trouble: str, *, found: bool) -> None:
+        """Note, and log once, what is wrong with the places of a member's key."""
+        if not trouble:
+            self._troubles.pop((name, scope), None)
+        elif self._troubles.get((name, scope)) != trouble:
+            self._troubles[name, scope] = trouble
+            while len(self._troubles) > NOTED:
+                self._troubles.popitem(last=False)
+            log.warning("%s goes %s: %s", name, "with the key of another place" if found else "without its key", trouble)
 
     def _lane(self, member: Member, secret: Secret | None, refs: frozenset[str] = frozenset()) -> Lane:
         with self._lock:

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from llmbroker.broker import notes
-from llmbroker.broker.counts import Counts
+from llmbroker.broker.counts import EVERY, Counts
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.keys import Lanes
 from llmbroker.broker.notes import Note
@@ -41,8 +41,6 @@ from llmbroker.quotas import Quota
 
 log = logging.getLogger("llmbroker.broker")
 
-EVERY = 0.5
-"""Seconds between two looks."""
 PUT_OFF = (1.0, 30.0)
 """Seconds after which a store that failed is looked at again, at first and at most."""
 REMEMBERED = 16_384

@@ -6,12 +6,15 @@
 4. keys stored by hand, encrypted
 
 A user's own key comes from the first or the last of these; the environment and ``.env`` belong to all. Each is asked anew
-every time, so a key that was changed is used at once. The first place that has the key wins; one that fails ends the search
-with an error, because the next could hold another one's key.
+every time, so a key that was changed is used at once. The first place that has the key wins. A source that the user handed in
+and that fails ends the search with an error, because the next could hold another one's key. Stored keys that cannot be read (no
+master key, a damaged file, a server that is away) do not: a key that was read before is used on, else the search goes on, and
+what is wrong is told.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -20,11 +23,13 @@ from typing import Any
 from llmbroker.credentials.redaction import Secret, mask, redact
 from llmbroker.credentials.sources import EnvFile, Environment, Given
 from llmbroker.credentials.stored import SecretStore, StoredKeys, check_scope
-from llmbroker.errors import ConfigurationError, MissingKeyError
+from llmbroker.errors import ConfigurationError, MissingKeyError, StoreError
 from llmbroker.io import Port
 from llmbroker.wire import can_be_sent
 
 REMEMBERED = 4096
+PUT_OFF = 5.0
+"""Seconds for which a store of keys is left alone after it failed."""
 
 
 class KeyRing:
@@ -61,6 +66,9 @@ class KeyRing:
         self.shared = shared
         self.stored = None if store is None else StoredKeys(store, self._variable, keyring=keyring)
         self._seen: OrderedDict[Secret, None] = OrderedDict()
+        self._last: OrderedDict[tuple[str, str | None], Secret] = OrderedDict()
+        self._failed: tuple[float, StoreError] | None = None
+        """Until when the store of keys is left alone, and why."""
 
     @property
     def quick(self) -> bool:
@@ -74,33 +82,76 @@ class KeyRing:
             ConfigurationError: a source failed, or holds something that is no key.
             StoreError: stored keys cannot be read.
         """
-        found = None
+        found, trouble = await self.look(ref, scope)
+        if trouble is not None:
+            raise trouble
+        return found
+
+    async def look(self, ref: str, scope: str | None = None) -> tuple[Secret | None, ConfigurationError | None]:
+        """Return what ``find`` does, and, where stored keys could not be read, why: who asks may look elsewhere.
+
+        Raises:
+            ConfigurationError: a source failed that was handed in, or one holds something that is no key.
+        """
+        found: Secret | None = None
+        trouble: ConfigurationError | None = None
         if self._given is not None:
             found = await self._given.find(self._port, ref, scope)
         if found is None and scope is None:
             found = self._variable(ref)
         if found is None and self.stored is not None:
-            found = await self._port.call(self.stored.find, ref, scope)
+            found, trouble = await self._look_stored(self.stored, ref, scope)
         if found is not None:
             self._remember(found)
             if not can_be_sent("authorization", found.reveal()):
                 raise ConfigurationError(
                     f"The key {ref} ({found.source}) holds a line break or a character that no header can carry: copy it again."
                 )
-        return found
+        return found, trouble
+
+    async def _look_stored(
+        self, stored: StoredKeys, ref: str, scope: str | None
+    ) -> tuple[Secret | None, ConfigurationError | None]:
+        now = self._port.now()
+        trouble: ConfigurationError
+        if self._failed is not None and now < self._failed[0]:
+            trouble = copy.copy(self._failed[1])
+        else:
+            try:
+                found: Secret | None = await self._port.call(stored.find, ref, scope)
+            except StoreError as error:
+                self._failed = (now + PUT_OFF, error.with_traceback(None))
+                trouble = copy.copy(error)
+            except ConfigurationError as error:
+                return None, error.with_traceback(None)
+            else:
+                self._failed = None
+                if found is None:
+                    self._last.pop((ref, scope), None)
+                else:
+                    self._last[ref, scope] = found
+                    if len(self._last) > REMEMBERED:
+                        self._last.popitem(last=False)
+                return found, None
+        known = self._last.get((ref, scope))
+        return (known, None) if known is not None else (None, trouble)
 
     async def resolve(self, refs: Sequence[str], scope: str | None = None) -> Secret | None:
         """Return the first key that is found under one of these names: the user's own, then, if allowed, the shared one.
 
         Raises:
-            ConfigurationError, StoreError: as ``find``.
+            ConfigurationError: as ``find``; for stored keys that cannot be read only where no other place has a key.
         """
         check_scope(scope)
+        trouble: ConfigurationError | None = None
         for who in self.scopes(scope):
             for ref in refs:
-                found = await self.find(ref, who)
+                found, failed = await self.look(ref, who)
                 if found is not None:
                     return found
+                trouble = trouble or failed
+        if trouble is not None:
+            raise trouble
         return None
 
     async def which(self, refs: Sequence[str], scope: str | None = None) -> str | None:
