@@ -18,7 +18,7 @@ from llmbroker.journal import FILE_NAME, Call, Journal, is_store, open_store
 from llmbroker.transports.model_store import data_home
 
 MOST_ROWS = 200_000
-"""Rows that are read at most, the newest: some 100 MB."""
+"""Rows that are read at most, the newest: some 150 MB."""
 PAGE = 1000
 SELDOM = 20
 """Operations with fewer requests are taken together."""
