@@ -90,8 +90,9 @@ kills: $(VENV)/.stamp ## kill -9 at any moment: every reply that was handed over
 steps: $(VENV)/.stamp ## CPU of a step of the tool loop: plain, with a budget, streamed, durable
 	$(BIN)/python benchmarks/steps.py
 
-walks: $(VENV)/.stamp ## random walks through the tool loop: every promise over both ports
-	LLMBROKER_WALKS=$(or $(N),5000) $(PYTEST) -q -n 2 --timeout 3600 tests/loop/test_walks.py tests/loop/test_long_walks.py
+walks: $(VENV)/.stamp ## random walks through the tool loop, three kinds, N each over each port: every promise
+	LLMBROKER_WALKS=$(or $(N),2500) $(PYTEST) -q -n 2 --timeout 3600 tests/loop/test_walks.py tests/loop/test_long_walks.py \
+	  tests/loop/test_socket_walks.py
 
 bfcl: $(VENV)/.bench-stamp need-shared ## function-calling tasks through the tool loop, against a 0.5B model on this machine
 	$(BIN)/python benchmarks/bfcl.py $(SHARED)

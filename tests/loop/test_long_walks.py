@@ -47,13 +47,20 @@ class Walk:
         usable = [name if name is None or applicable(FAULTS[name], dialect, True) else None for name in faults]
         steps = [made_reply("I look. ", [(name, {"n": n}) for name, n in turn]) for turn in turns]
         self.model = ScriptedModel(*steps, *[made_reply("The end.")] * 80, faults=usable)
-        self.port = self.model.port()
-        make = llmbroker.DirectClient if kind == "blocking" else llmbroker.AsyncDirectClient
-        self.caller = make(base_url="http://walk.example/v1", model="m", dialect=dialect, io=self.port, timeout=5)
+        self.connect(llmbroker.DirectClient if kind == "blocking" else llmbroker.AsyncDirectClient, dialect)
         self.kind, self.leaves, self.verdicts, self.budget = kind, list(leaves), list(verdicts), budget
         self.finished: set[str] = set()
         self.kept: dict[str, Any] = {}
         self.ran = 0
+
+    def connect(self, make: Any, dialect: str) -> None:
+        """Make the caller."""
+        self.port = self.model.port()
+        self.caller = make(base_url="http://walk.example/v1", model="m", dialect=dialect, io=self.port, timeout=5)
+
+    def left(self) -> None:
+        """Nothing is open between two lives."""
+        assert self.port.open_streams == 0
 
     def tools(self) -> list[Any]:
         def begun(ctx: ToolContext) -> None:
@@ -146,7 +153,7 @@ class Walk:
         results = [m["tool_call_id"] for m in messages if m["role"] == "tool"]
         assert len(results) == len(set(results))
         self.finished = set(results)
-        assert self.port.open_streams == 0
+        self.left()
 
 
 @pytest.mark.timeout(3600)

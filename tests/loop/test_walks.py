@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.loop.scripted import AsyncScripted, Scripted, calls, declare, says
 
@@ -115,7 +115,7 @@ def check(messages: list[dict[str, Any]], *, left: bool) -> None:
 
 
 @pytest.mark.parametrize("face", ["blocking", "asyncio"])
-@settings(max_examples=WALKS, deadline=None)
+@settings(max_examples=WALKS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(script=scripts, steps=st.integers(1, 6), interrupt=st.sampled_from([0, 0, 0, 1, 2]))
 def test_the_promises_hold_on_every_walk(face: str, script: list[Any], steps: int, interrupt: int) -> None:
     world = World(interrupt)

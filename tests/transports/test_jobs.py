@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
+import gc
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -43,6 +45,38 @@ def face(request: pytest.FixtureRequest) -> AnyFace:
 
 
 # -- jobs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_cancelled_before_its_async_function_begins_leaves_nothing_that_was_never_awaited(face: AnyFace) -> None:
+    began: list[int] = []
+
+    async def function() -> None:
+        began.append(1)
+        await asyncio.sleep(0.01)
+
+    async def flow(port: Port) -> list[Any]:
+        async def one() -> None:
+            jobs[0].cancel()
+            await port.call(function)
+
+        jobs: list[Any] = []
+        gate = port.signal()
+
+        async def later() -> None:
+            await gate.wait()
+            await one()
+
+        jobs.append(port.start(later()))
+        gate.set()
+        while not jobs[0].done():
+            await port.wait(jobs, 1.0)
+        return jobs
+
+    (job,) = face.run(flow)
+    with contextlib.suppress(*CANCELLATION):  # the virtual port tells it at the next wait, and there is none
+        job.result()
+    del job
+    gc.collect()  # a coroutine that was never awaited is reported here, and fails the test
 
 
 def test_jobs_run_side_by_side_and_keep_their_results(face: AnyFace) -> None:

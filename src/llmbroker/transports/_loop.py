@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from llmbroker.transports._threads import pause
@@ -65,9 +65,14 @@ class PrivateLoop:
         loop = self._ensure()
         over = threading.Event()  # not ``finished``: whoever cancels this thread's wait sets that one
 
+        def ended(_: asyncio.Task[None]) -> None:
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()  # one that was cancelled before its first step would be reported as never awaited
+            over.set()
+
         def begin() -> None:
             task = loop.create_task(main(), context=context)
-            task.add_done_callback(lambda _: over.set())
+            task.add_done_callback(ended)
             tasks.append(task)
 
         loop.call_soon_threadsafe(begin)
