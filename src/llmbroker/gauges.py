@@ -7,6 +7,8 @@ keeps the newest statement about one window and takes off what was sent since. W
 
 * the *reset*, where the quota is a window. The header was written at some moment between the request and its reply, so that the
   reset is known to a span; the spans of all replies about one window have the moment in common, and its end is waited for;
+* the moment when enough is free again, where the window *slides* or others use it, too: then its first statement after a reset
+  shows that not all was there, and from the next reset on as much is let out as comes back on average;
 * the moment when enough has *drained*, where it is a bucket: then "reset" is the time until it is full, and grows with use. A
   bucket shows itself: used / reset is limit / period for one of the usual periods, in several statements of different levels.
 
@@ -59,6 +61,7 @@ class Gauge:
         "_agreed",
         "_at",
         "_low",
+        "_partly",
         "_seen",
         "_span",
         "kind",
@@ -85,19 +88,23 @@ class Gauge:
         self._span = 0.0
         self._agreed = 0
         self._seen = (-1.0, -1.0)
+        self._partly = 0
 
-    def state(self, meter: Meter, started: float, now: float) -> None:
-        """Take what the reply of an attempt that began at ``started`` says."""
+    def state(self, meter: Meter, started: float, now: float, sent: Iterable[tuple[float, float]] = ()) -> None:
+        """Take what the reply of an attempt that began at ``started`` says. ``sent``: what was sent since the last one."""
         reset = self._bounded(meter)
         low = high = None
         if reset is not None:
             low, high = started + reset - meter.rough, now + reset
             self._span = max(self._span * 0.99, reset)
         same = high is not None and self.opens_at is not None and low <= self.opens_at and self._low <= high  # type: ignore[operator]
-        if started < self.started and not self._over(now):
+        if started < self.started and not (low is not None and self.opens_at is not None and self.opens_at < min(low, now)):
             if same and not self.rate:
                 self.left = min(self.left, meter.left)  # a header that was written late: the newer one was written before it
             return
+        if self.opens_at is not None and started >= self.opens_at and self.limit and not self.rate:
+            whole = self.limit - sum(size for at, size in sent if self.opens_at <= at)
+            self._partly = min(4, self._partly + 1) if meter.left < whole - 0.1 * self.limit - 1.0 else max(0, self._partly - 1)
         self.limit, self.left, self.period = meter.limit, meter.left, meter.period
         self.started, self._at = started, now
         if high is not None and low is not None:
@@ -105,7 +112,7 @@ class Gauge:
             self._low = max(low, self._low) if same else low
         else:
             self.opens_at, self._low = None, -math.inf
-        self._tell_apart(meter)
+        self._tell_apart(meter, same)
 
     def _bounded(self, meter: Meter) -> float | None:
         if meter.reset is None:
@@ -113,16 +120,12 @@ class Gauge:
         days = "day" in meter.name or (meter.period or 0.0) >= DAY
         return min(meter.reset, DAY if days else HOUR)
 
-    def _over(self, now: float) -> bool:
-        """Whether the statement is outdated: an older attempt may say more then."""
-        return not self.rate and now >= (self._at + self._held() if self.opens_at is None else self.opens_at)
-
     def _held(self) -> float:
         """Return for how long a statement without a reset holds back."""
         return min(UNDATED, self.period / 6.0) if self.period else UNDATED
 
-    def _tell_apart(self, meter: Meter) -> None:
-        """Find out whether it is a bucket."""
+    def _tell_apart(self, meter: Meter, same: bool) -> None:
+        """Find out whether it is a bucket. ``same``: its reset is where it was, which is a sign of a window."""
         limit, reset = meter.limit, meter.reset
         if limit is None or not reset or not 0 < meter.left < limit or meter.rough > SHARP * reset:
             return
@@ -132,7 +135,7 @@ class Gauge:
         self._seen = (used, reset)
         takes = limit * reset / used
         period = next((one for one in PERIODS if abs(takes / one - 1.0) <= meter.rough / reset + 0.005), None)
-        self._agreed = 0 if period is None else min(self._agreed + 1, 4)
+        self._agreed = 0 if period is None else min(self._agreed + (not same), 4)
         self.rate = limit / period if period is not None and self._agreed >= 2 else 0.0
 
     def silent(self, now: float) -> bool:
@@ -155,7 +158,10 @@ class Gauge:
             return self.left - sum(size for at, size in sent if at > since)
         if self.limit is None or now >= self.opens_at + self._window():
             return math.inf
-        return self.limit - sum(size for at, size in sent if at >= self.opens_at)
+        there = self.limit
+        if self._partly:
+            there = min(there, 1.0 + (now - self.opens_at) * self.limit / self._window())
+        return there - sum(size for at, size in sent if at >= self.opens_at)
 
     def opens(self, now: float, size: float, sent: Iterable[tuple[float, float]]) -> float:
         """Return when a request of that size fits; ``now`` if it does."""
@@ -169,7 +175,12 @@ class Gauge:
         if self.opens_at is None:
             return self._at + self._held()
         at = self.opens_at + LATE
-        return at if now < at else max(now, self.opens_at + self._window())
+        if now < at:
+            return at
+        end = self.opens_at + self._window()
+        if self._partly and self.limit:
+            end = min(end, now + over * self._window() / self.limit)
+        return max(now, end)
 
     def _window(self) -> float:
         """Return the length of the window: as stated, else the shortest usual one that the resets fit in."""
@@ -205,7 +216,7 @@ class Gauges:
                 if len(gauges) >= 16:
                     continue
                 gauge = gauges[meter.name] = Gauge(meter)
-            gauge.state(meter, started, now)
+            gauge.state(meter, started, now, self._sizes(gauge.kind))
         counted = self._counted
         if len(gauges) > len(meters):  # what is not stated any more, and was over long ago
             stated = {meter.name for meter in meters}
