@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 The contract and the questions are those of the SQLite store; the schema is the same numbered steps, told in PostgreSQL's types.
-Two connections, made when they are first needed: one that only writes rows, one for everything else, each behind a lock. A
-connection that broke while nobody looked is made anew and the work done again: every statement may be repeated (a row whose id
-is there is left out).
+Three connections, made when they are first needed: one that only writes rows, one that counts limits, one for everything else,
+each behind a lock. A connection that broke while nobody looked is made anew and the work done again: every statement may be
+repeated (a row whose id is there is left out).
 
 A server may be away, or be there and not answer. What stands on the way of a call (a row, a key, a look at what other processes
 learnt) waits for an answer twenty times as long as it usually takes, within ``SOON``; then the connection is given up, rows go
@@ -32,7 +32,7 @@ from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
 from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS
-from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, clock, connection_class, driver
+from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, clock, connection_class, driver, silence
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
 from llmbroker.journal.tidings import Look, Since, Tidings, look, tell
 from llmbroker.transports.model_store import data_home
@@ -44,6 +44,8 @@ T = TypeVar("T")
 _TRIES = 40
 _LOCK = 0x6C6C6D62
 """The advisory lock under which one process at a time brings the schema up to date."""
+COUNT = (2.0, 2.0)
+"""Seconds after which a limit is counted without the server: it must not be given up for being busy."""
 _TELLING = _LOCK + 1
 """The advisory lock under which one process at a time gives out a stamp."""
 _INSERT = (
@@ -74,6 +76,7 @@ class PostgresStore:
         self.where = _shown(self.address)
         self._writer = Link(WORK, SOON)
         self._reader = Link(10 * WORK, (WORK / 100, WORK / 80))
+        self._counter = Link(WORK, COUNT)
 
     @property
     def direct(self) -> bool:
@@ -226,9 +229,12 @@ class PostgresStore:
 
         def done(db: psycopg.Connection[Any]) -> T:
             with db.transaction():
+                if brief and not reads:
+                    # What is counted call by call outlives this process; a server that loses power may lose its last moment.
+                    db.execute("SET LOCAL synchronous_commit = off")
                 return work(_Statements(db))
 
-        return self._work(self._writer if brief else self._reader, done)
+        return self._work(self._counter if brief else self._reader, done)
 
     def look(self, since: Since) -> Look:
         """Return what the processes of this database told each other."""
@@ -247,14 +253,14 @@ class PostgresStore:
     # -- connections -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close both connections; may be called twice."""
-        for link in (self._writer, self._reader):
+        """Close all connections; may be called twice."""
+        for link in (self._writer, self._reader, self._counter):
             with link.lock:
                 link.close()
 
     def __del__(self) -> None:
         """Close what was left open: a store that was dropped is no leak."""
-        for link in (self._writer, self._reader) if hasattr(self, "_reader") else ():
+        for link in (self._writer, self._reader, self._counter) if hasattr(self, "_counter") else ():
             try:  # no contextlib: when Python ends, its names may be gone
                 link.close()
             except Exception:  # noqa: BLE001, S110 - nobody is there to be told
@@ -282,14 +288,16 @@ class PostgresStore:
                     connection.until = begun + link.patience
                     result = work(connection)
                     link.took(clock() - begun)
+                    self._writer.hasty = self._reader.hasty = False
                 except psycopg.Error as error:
                     broken = link.connection is None or link.connection.closed or link.connection.broken
                     if broken or isinstance(error, psycopg.OperationalError):
                         link.drop()
-                    if stale and broken:
+                    if stale and broken and not isinstance(error, silence()):
                         stale = False  # it had been lying idle and the server was gone: once more, with a new one
                         continue
-                    link.hasty = link.connection is None
+                    if link.connection is None:
+                        self._writer.hasty = self._reader.hasty = True
                     raise self._failure(error) from error
                 else:
                     return result
