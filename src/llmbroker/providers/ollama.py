@@ -26,7 +26,7 @@ from llmbroker.exchange import (
     Usage,
     UsageReport,
 )
-from llmbroker.messages import Block, Image, Part, Text, encode_blocks
+from llmbroker.messages import Block, Image, Part, Result, Text, encode_blocks
 from llmbroker.providers import refusal
 from llmbroker.providers.base import Deployment, Dialect, arguments_value, parse_json
 from llmbroker.providers.params import asked, note, whole_number
@@ -124,10 +124,7 @@ def _items(block: Block, current: bool) -> list[JSON]:
                 for call in turn.calls
             ]
         out.append(message)
-    out += [
-        {"role": "tool", "content": result.text or "(no text)", "tool_name": result.name, "tool_call_id": result.id}
-        for result in block.results
-    ]
+    out += [_result(result) for result in block.results]
     for user in block.users:
         spoken: JSON = {"role": user.role, "content": user.text}
         images = [_image(part) for part in user.parts if not isinstance(part, Text)]
@@ -135,6 +132,23 @@ def _items(block: Block, current: bool) -> list[JSON]:
             spoken["images"] = images
         out.append(spoken)
     return out
+
+
+def _result(result: Result) -> JSON:
+    """Return a result. It may show images; what Ollama cannot take is told in words, so that nobody waits for it."""
+    text, images = result.text, []
+    for part in result.parts:
+        if isinstance(part, Image) and part.data:
+            images.append(part.data)
+        elif not isinstance(part, Text):
+            text += f"\n[{type(part).__name__.lower()}: not shown, Ollama takes images as base64 only]"
+    made: JSON = {
+        "role": "tool", "content": text.strip() or ("(see the image)" if images else "(no text)"), "tool_name": result.name,
+        "tool_call_id": result.id,
+    }  # fmt: skip
+    if images:
+        made["images"] = images
+    return made
 
 
 def _image(part: Part) -> str:
