@@ -22,7 +22,7 @@ WORK = 5000
 """Milliseconds that the server gives a statement that writes a row; ten times as long for a question."""
 SOON = (0.25, 2.0)
 """Seconds at least and at most after which what stands on the way of a call is given up."""
-AGAIN = 0.1
+AGAIN = 0.05
 """Seconds that a call waits for a connection, where the last one broke or could not be made."""
 clock = time.monotonic  # noqa: TID251 - how long a real server takes; no flow depends on it
 
@@ -53,9 +53,23 @@ def connection_class() -> Any:
         def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
             """Consume what talks to the server, at most until then."""
             left = self.until - clock()
-            return super().wait(_bounded(gen, self.until), min(interval, max(left, 0.01)))
+            try:
+                return super().wait(_bounded(gen, self.until), min(interval, max(left, 0.01)))
+            except silence():
+                self.pgconn.finish()  # nothing more is said on it: no rollback either
+                raise
 
     return Impatient
+
+
+@functools.cache
+def silence() -> Any:
+    """Return the error of a server that does not answer."""
+
+    class SilenceError(driver().OperationalError):  # type: ignore[misc]
+        pass
+
+    return SilenceError
 
 
 def _bounded(talk: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
@@ -65,7 +79,7 @@ def _bounded(talk: Generator[Any, Any, T], until: float) -> Generator[Any, Any, 
             ready = yield state
             if not ready and clock() >= until:
                 talk.close()
-                raise driver().OperationalError("the server does not answer")
+                raise silence()("the server does not answer")
             state = talk.send(ready)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
@@ -96,15 +110,14 @@ class Link:
     def took(self, seconds: float) -> None:
         """Take note of how long an answer took."""
         self._usual = seconds if self._usual is None else self._usual + 0.1 * (seconds - self._usual)
-        self.hasty = False
 
     def opened(self, connect: Callable[[int], Any]) -> Any:
         """Return the connection; a new one is made in a thread, so that nobody need wait for it."""
         if self.connection is None:
             coming = self._coming or _Coming(connect, self.timeout)
             self._coming = coming
-            if not coming.done.wait(AGAIN if self.hasty else 2 * CONNECT):
-                raise driver().OperationalError("the server does not answer")
+            if not coming.done.wait(AGAIN if self.hasty else CONNECT):
+                raise silence()("the server does not answer")
             self._coming = None
             self.connection, self.pid = coming.result(), os.getpid()
         return self.connection

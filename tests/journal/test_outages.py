@@ -1,0 +1,182 @@
+"""A broker whose PostgreSQL goes away, or is there and does not answer, while calls are made: none fails, no row is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.served import Models, models
+
+from llmbroker import AsyncBroker, Broker, LLMConfig
+from llmbroker.journal import Query, open_store
+
+from .server import new_database, server
+
+
+@pytest.fixture
+def served() -> Iterator[Models]:
+    with models() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where rows wait."""
+    monkeypatch.setenv("LLMBROKER_HOME", str(tmp_path))
+    return tmp_path
+
+
+def pool(served: Models) -> list[LLMConfig]:
+    return [LLMConfig(name=name, model=name, base_url=served.url, api_key_ref="") for name in ("a", "b")]
+
+
+def rows_of(address: str) -> set[str]:
+    store = open_store(address)
+    found: set[str] = set()
+    cursor = None
+    while page := store.calls(Query(), limit=1000, cursor=cursor):
+        found |= {call.id for call in page}
+        cursor = page[-1].cursor
+    store.close()
+    return found
+
+
+def drained(broker: Any) -> bool:
+    """Whether everything that waited was written, given some seconds."""
+    journal = broker._engine.journal
+    return any(journal.flush() or time.sleep(0.1) for _ in range(80))
+
+
+class Load:
+    """Calls made again and again, from threads and from tasks; what came of them."""
+
+    def __init__(self, address: str, served: Models) -> None:
+        self.plain = Broker(pool=pool(served), journal=address)
+        self.awaiting: AsyncBroker | None = None
+        self.ids: list[str] = []
+        self.errors: list[BaseException] = []
+        self.stop = threading.Event()
+        self._address, self._served = address, served
+        self._threads = [threading.Thread(target=self._plainly) for _ in range(3)]
+        self._threads.append(threading.Thread(target=lambda: asyncio.run(self._awaited())))
+
+    def _plainly(self) -> None:
+        while not self.stop.wait(0.005):
+            try:
+                self.ids.append(self.plain.ask("hi").call_id)
+            except BaseException as error:  # noqa: BLE001 - shown by the assertion
+                self.errors.append(error)
+
+    async def _awaited(self) -> None:
+        async with AsyncBroker(pool=pool(self._served), journal=self._address) as broker:
+
+            async def again() -> None:
+                while not self.stop.is_set():
+                    try:
+                        self.ids.append((await broker.ask("hi")).call_id)
+                    except BaseException as error:  # noqa: BLE001 - shown by the assertion
+                        self.errors.append(error)
+                    await asyncio.sleep(0.005)
+
+            await asyncio.gather(*(again() for _ in range(4)))
+            assert await asyncio.to_thread(drained, broker)
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self._threads:
+            thread.join()
+        self.drained = drained(self.plain)
+        self.health = self.plain.snapshot().journal
+        self.plain.close()
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Let calls be made for a while."""
+        for _ in range(200):
+            if until():
+                return
+            time.sleep(0.05)
+
+    def made(self, more: int) -> None:
+        """Wait for so many more calls."""
+        at = len(self.ids)
+        self.run(lambda: len(self.ids) >= at + more)
+
+
+def test_a_server_that_stops_and_starts_under_load_fails_no_call_and_every_reply_has_its_row(
+    served: Models, home: Path
+) -> None:
+    address = new_database()
+    with Load(address, served) as load:
+        load.made(40)
+        server().stop()
+        before = len(load.ids)
+        load.made(60)
+        assert len(load.ids) >= before + 60  # calls go on without the server
+        assert load.plain.snapshot().journal["state"] == "degraded"
+        server().start()
+        load.made(60)
+    assert load.errors == []
+    assert load.drained
+    assert (load.health["state"], load.health["dropped"]) == ("ok", 0)
+    assert set(load.ids) <= rows_of(address)
+    assert list(home.glob("*-spool-*")) == []
+
+
+@pytest.fixture
+def frozen() -> Iterator[Callable[[bool], None]]:
+    """Stop and go on with every process of the server."""
+    import psutil
+
+    def freeze(stop: bool) -> None:
+        main = psutil.Process(server().get_pid())
+        for process in [main, *main.children(recursive=True)]:
+            os.kill(process.pid, signal.SIGSTOP if stop else signal.SIGCONT)
+
+    server()
+    yield freeze
+    freeze(False)
+
+
+def test_a_server_that_does_not_answer_delays_a_call_little_and_gets_its_rows_later(
+    served: Models, home: Path, frozen: Callable[[bool], None]
+) -> None:
+    address = new_database()
+    with Load(address, served) as load:
+        load.made(40)
+        frozen(True)
+        before = len(load.ids)
+        load.made(60)
+        assert len(load.ids) >= before + 60
+        journal = load.plain.snapshot().journal
+        assert journal["state"] == "degraded"
+        assert "does not answer" in journal["error"]
+        frozen(False)
+        load.made(60)
+    assert load.errors == []
+    assert load.drained
+    assert set(load.ids) <= rows_of(address)
+    assert list(home.glob("*-spool-*")) == []
+
+
+def test_a_broker_starts_while_its_server_does_not_answer(served: Models, frozen: Callable[[bool], None]) -> None:
+    address = new_database()
+    frozen(True)
+    broker = Broker(pool=pool(served), journal=address)
+    reply = broker.ask("hi")
+    assert broker.snapshot().journal["state"] == "degraded"
+    frozen(False)
+    assert drained(broker)
+    broker.close()
+    assert rows_of(address) == {reply.call_id}
