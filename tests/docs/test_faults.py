@@ -1,4 +1,4 @@
-"""The page of reported faults names tests that there are."""
+"""The pages of reported faults and of what a loop does name tests that there are."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def test_every_fault_of_the_page_has_a_test_or_an_owner() -> None:
     assert [number for number, held, owner in rows if not held.strip() and not owner.strip()] == []
     listed = [number for number, _, _ in rows]
     assert len(set(listed)) == len(listed)
+
+
+def test_every_feature_of_the_loop_is_shown_by_tests_that_there_are_or_declined_with_a_reason() -> None:
+    text = (ROOT / "docs" / "loop-features.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", text, re.MULTILINE)[1:]
+    assert len(rows) >= 55
+    for feature, answer, shown in rows:
+        if answer.startswith("declined: "):
+            assert not shown.strip(), feature
+            continue
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", shown)
+        assert named, f"{feature}: nothing shows it"
+        assert [name for path, name in named if not re.search(rf"def {name}\(", _text(path))] == [], feature
 
 
 def _text(path: str) -> str:
