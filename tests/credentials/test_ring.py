@@ -381,6 +381,52 @@ def test_a_store_that_cannot_be_read_is_an_error_and_not_a_missing_key(make: Mak
         found(make(store=open_store(tmp_path / "broken.db")))
 
 
+def test_a_user_whose_stored_key_cannot_be_read_has_the_shared_one_if_allowed(
+    make: Make, environ: dict[str, str], store: Store
+) -> None:
+    make(store=store).put(REF, "bobs", scope="bob")
+    environ[REF] = "shared"
+    del environ[MASTER]
+    assert found(make(store=store, keyring=False), scope="bob") == ("shared", f"environment {REF}")
+    with pytest.raises(ConfigurationError, match="no master key"):
+        found(make(store=store, keyring=False, shared=False), scope="bob")
+
+
+def test_a_key_that_was_read_before_is_used_on_while_its_store_cannot_be_read(
+    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = make(store=store)
+    ring.put(REF, "bobs", scope="bob")
+    assert found(ring, scope="bob") is not None
+    asked: list[str] = []
+
+    def broken(ref: str, scope: str | None) -> bytes | None:
+        asked.append(ref)
+        raise StoreError("away", reason="missing")
+
+    monkeypatch.setattr(store, "secret", broken)
+    assert found(ring, scope="bob") == ("bobs", f"stored {REF} of bob")
+    for _ in range(3):
+        with pytest.raises(StoreError, match="away"):
+            found(ring, scope="eve")
+    assert len(asked) == 1  # it is left alone for a while
+
+
+def test_a_stored_key_that_was_removed_is_not_used_on(make: Make, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = make(store=store)
+    ring.put(REF, "bobs", scope="bob")
+    found(ring, scope="bob")
+    ring.remove(REF, scope="bob")
+    assert found(ring, scope="bob") is None
+
+    def broken(ref: str, scope: str | None) -> bytes | None:
+        raise StoreError("away", reason="missing")
+
+    monkeypatch.setattr(store, "secret", broken)
+    with pytest.raises(StoreError, match="away"):
+        found(ring, scope="bob")
+
+
 def test_without_the_packages_for_encryption_the_message_says_what_to_install(
     make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

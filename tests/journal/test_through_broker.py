@@ -289,6 +289,40 @@ def test_a_user_whose_own_key_cannot_be_read_does_not_spend_the_shared_one(port:
     assert [request.headers["authorization"] for request in port.requests] == ["Bearer shared", "Bearer bobs"]
 
 
+@pytest.mark.parametrize("broken", ["no master key", "damaged file"])
+def test_stored_keys_that_cannot_be_read_leave_a_user_the_shared_one_and_say_so(
+    port: Replay, brokers: list[Broker], database: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    monkeypatch.setenv("K", "shared")
+    monkeypatch.delenv("LLMBROKER_MASTER_KEY", raising=False)
+    monkeypatch.setattr("llmbroker.credentials.stored._from_keyring", lambda make: None)
+    port.on("a.test", answer(), times=None)
+    if broken == "damaged file":
+        database.write_bytes(b"not a database " * 300)
+    else:
+        store = open_store(database)
+        store.set_secret("K", "bob", b"sealed")
+        store.close()
+    broker = Broker(str(database), pool=[model("a")], limits=[], io=port)
+    brokers.append(broker)
+    bob = broker.for_scope("bob")
+    assert bob.ask("hi").text == "hello"
+    assert port.requests[0].headers["authorization"] == "Bearer shared"
+    assert any(("no master key" if broken == "no master key" else "is not a database") in note for note in bob.snapshot().notes)
+
+
+def test_stored_keys_that_cannot_be_read_are_named_where_no_other_place_has_a_key(
+    port: Replay, brokers: list[Broker], database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("K", raising=False)
+    database.write_bytes(b"not a database " * 300)
+    broker = Broker(str(database), pool=[model("a")], limits=[], io=port)
+    brokers.append(broker)
+    with pytest.raises(NoLLMAvailableError, match="is not a database") as caught:
+        broker.for_scope("bob").ask("hi", wait=1)
+    assert caught.value.reason == "no_keys"
+
+
 def test_the_key_goes_to_its_host_and_nowhere_else(port: Replay, brokers: list[Broker], database: Path) -> None:
     port.on("a.test", Answer(status=302, headers={"location": "https://evil.test/v1"}, body=b""), times=None)
     port.on("evil.test", answer(), times=None)
