@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.worlds import World, hang, ladder, member, ok, refuse, streamed
+from tests.broker.test_days import faults
+from tests.broker.worlds import Face, World, hang, ladder, member, ok, refuse, streamed
 
-from llmbroker import AsyncBroker, Broker, Limit, LimitReachedError, LLMConfig, NoLLMAvailableError, run_tool_loop
+from llmbroker import (
+    AsyncBroker,
+    Broker,
+    Limit,
+    LimitReachedError,
+    LLMBrokerError,
+    LLMConfig,
+    NoLLMAvailableError,
+    run_tool_loop,
+)
+from llmbroker.broker.engine import request_of
 from llmbroker.errors import ConfigurationError, LLMTimeoutError, StoreError, StreamInterruptedError
-from llmbroker.journal import open_store
+from llmbroker.journal import open_store, worked
 from llmbroker.journal.ledger import write_limits
 from llmbroker.prices import price_of
 from llmbroker.transports.replay import Answer
@@ -315,7 +328,7 @@ def test_a_price_is_reserved_at_the_tier_that_applies(face: Any) -> None:
 def test_a_limit_of_tokens_holds_under_parallel_calls(face: Any) -> None:
     """A hundred tokens a minute and five calls of 133 at once: at most the limit and one estimate pass."""
     world = World(a=used(33, 100, delay=0.5))
-    broker = face(world, ladder("a"), limits=[Limit(tokens=100, window="minute")])
+    broker = face(world, ladder("a"), limits=[Limit(tokens=60, window="minute")])
     results = broker.together(*({"wait": 5} for _ in range(5)))
     passed = [result for result in results if not isinstance(result, BaseException)]
     assert len(passed) == 1
@@ -326,7 +339,7 @@ def test_a_limit_of_tokens_holds_under_parallel_calls(face: Any) -> None:
 def test_windows_are_independent(face: Any) -> None:
     """A spent minute of tokens opens a minute later, whatever the hour of calls has seen."""
     world = World(a=used(50, 50))
-    broker = face(world, ladder("a"), limits=[Limit(tokens=100, window="minute"), Limit(calls=3, window="hour")])
+    broker = face(world, ladder("a"), limits=[Limit(tokens=60, window="minute"), Limit(calls=3, window="hour")])
     minutes = []
     for _ in range(3):
         broker.chat("hi", wait=70)
@@ -362,7 +375,7 @@ def test_the_usual_length_of_an_answer_is_learnt(face: Any) -> None:
 
 def test_a_request_that_fits_into_no_window_is_refused_at_once_and_says_so(face: Any) -> None:
     world = World(a=ok())
-    broker = face(world, ladder("a"), limits=[Limit(tokens=100, window="minute")])
+    broker = face(world, ladder("a"), limits=[Limit(tokens=60, window="minute")])
     with pytest.raises(LimitReachedError, match="this call alone takes"):
         broker.chat("word " * 400)
     with pytest.raises(LimitReachedError, match="this call alone takes"):
@@ -541,6 +554,104 @@ def test_a_tool_loop_is_metered_step_by_step() -> None:
         assert run_tool_loop(broker, caught.value.messages, tools=[look]).text == "done"
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("journal", [":memory:", False], ids=["store", "memory"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_day_of_random_faults_stays_within_every_limit_and_holds_nothing_at_its_end(
+    kind: str, journal: Any, seed: int
+) -> None:
+    """Many callers, streams left early, races, cancelled attempts, providers that fail in every way."""
+    dice = random.Random(seed)
+
+    def mood(name: str) -> Any:
+        luck = faults(random.Random(f"{seed}{name}"))
+
+        def behave(body: dict[str, Any]) -> Answer:
+            answer: Answer = luck(body)
+            return refuse(500) if answer.status in (401, 404) else answer  # keys and models stay in play
+
+        return behave
+
+    world = World(**{name: mood(name) for name in "abc"})
+    pool = [
+        member("a", 0.9, parallel=2, api_key_ref="K1", price={"input": 1.0, "output": 3.0}),
+        member("b", 0.8, api_key_ref="K1", price={"input": 1.0, "output": 3.0}),
+        member("c", 0.6, api_key_ref="K2"),
+    ]
+    limits = [
+        Limit(calls=10**6, tokens=10**9, cost=1e6, unknown_price="free", name="ledger"),
+        Limit(key="*", calls=40, window="hour"),
+        Limit(tokens=60, window="minute"),
+        Limit(scope="*", calls=12, window=900),
+    ]
+    broker = Face(kind, world, pool, secrets={"K1": "one-key", "K2": "two-key"}, limits=limits, journal=journal)
+    outcomes: Counter[str] = Counter()
+    begun: list[tuple[float, str, str | None]] = []
+    engine = broker.broker._engine
+    admit = engine.core.admit
+
+    async def noted(ask: Any, lease: Any) -> bool:
+        let: bool = await admit(ask, lease)
+        if let:
+            begun.append((world.port.time(), lease.lane.key.mark, ask.scope))
+        return let
+
+    engine.core.admit = noted
+
+    async def one() -> None:
+        scope, options = dice.choice([None, "bob", "eve"]), {"wait": dice.choice([0, 5, 60])}
+        request = request_of(None, "hi", None, None, None, {"max_tokens": 10}, stream=dice.random() < 0.3)
+        try:
+            if request.stream:
+                source = engine.source(request, None, scope, options)
+                leave = dice.random() < 0.3
+                while await source.next_events() and not leave:
+                    pass
+                await source.close()
+            else:
+                await engine.chat(request, None, scope, {**options, "fastest_of": dice.choice([None, None, 2])})
+            outcomes["ok"] += 1
+        except LLMBrokerError as error:
+            outcomes[type(error).__name__] += 1
+
+    async def caller() -> None:
+        for _ in range(40):
+            await one()
+            await world.port.sleep(dice.expovariate(1 / 60))
+
+    async def day() -> None:
+        jobs = [world.port.start(caller()) for _ in range(5)]
+        while left := [job for job in jobs if not job.done()]:
+            await world.port.wait(left)
+        for job in jobs:
+            job.result()
+
+    world.port.drive(day()) if kind == "sync" else asyncio.run(day())
+    assert broker.idle()
+    assert nothing_held(broker)
+    assert outcomes["ok"] > 40, outcomes
+    assert outcomes["LimitReachedError"] > 5, outcomes
+    assert len(begun) == len(world.hits)
+    ledger = next(one for one in broker.snapshot().limits if one.name == "ledger")
+    if journal is not False:
+        rows = broker.rows()
+        sure = [row for row in rows if worked(row)]
+        maybe = [row for row in rows if row.status in ("error", "unavailable") and row.http_status is None]
+        assert len(sure) <= ledger.used["calls"] <= len(sure) + len(maybe)
+        assert ledger.used["cost"] >= sum(row.cost or 0.0 for row in rows) - 1e-9
+        assert ledger.used["tokens"] >= sum(row.usage.total_tokens for row in rows if row.usage and row.usage.total_tokens)
+        for key, window, most in (("key_source", 3600, 40), ("scope", 900, 12)):
+            counts = Counter(
+                (getattr(row, key), row.ts.timestamp() // window) for row in sure if getattr(row, key) not in (None, "no key")
+            )
+            assert not counts or max(counts.values()) <= most
+        minutes: Counter[float] = Counter()
+        for row in rows:
+            if row.status == "ok" and row.usage is not None:
+                minutes[row.ts.timestamp() // 60] += row.usage.total_tokens
+        assert max(minutes.values()) <= 60
+
+
 # -- stores --------------------------------------------------------------------------------------------------------------
 
 
@@ -576,8 +687,6 @@ def test_a_hold_of_a_process_that_died_is_given_back_when_its_time_is_over(face:
     engine = broker.broker._engine
 
     async def begin_and_die() -> None:
-        from llmbroker.broker.engine import request_of
-
         request = request_of(None, "hi", None, None, None, None, stream=False)
         ask = await engine.ask(request, None, None, {"wait": 30})
         entries = await engine.core.entries(None)
