@@ -50,6 +50,7 @@ def main(steps: int = 300) -> None:
             "with a budget": lambda c: llmbroker.run_tool_loop(c, "Hi", tools=[add], budget=budget, **how),
             "streamed": lambda c: list(llmbroker.stream_tool_loop(c, "Hi", tools=[add], **how)),
             "durable": lambda c: runs.run(c, "Hi", run_id=str(next(names)), tools=[add], **how),
+            "all three": lambda c: list(runs.stream(c, "Hi", run_id=str(next(names)), tools=[add], budget=budget, **how)),
         }
         for name, run in kinds.items():
             print(f"{name:14} {measured(steps, run):6.0f} us a step")

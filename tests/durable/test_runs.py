@@ -31,7 +31,7 @@ from llmbroker.errors import (
     UnknownCallError,
 )
 from llmbroker.journal.runs import Note, _began
-from llmbroker.loop import Paused
+from llmbroker.loop import LoopFinished, Paused, StepFinished, StepStarted
 from llmbroker.messages import validate
 from llmbroker.tools import Image, tool
 
@@ -67,6 +67,62 @@ def test_a_run_gives_the_reply_of_its_loop_and_gives_it_again(runs: Runs, kind: 
     assert again.tool_loop == reply.tool_loop
     assert runs.list() == [("r", "done")]
     assert runs.state("r").messages == reply.messages
+
+
+def seen(runs: Runs, kind: str, turns: Any, *given: Any, leave: type | None = None, **more: Any) -> tuple[list[Any], Any]:
+    """Watch a run; return the kinds of its events and its reply. ``leave``: the event after which nobody reads on."""
+    events: list[Any] = []
+
+    async def read() -> Any:
+        async with runs.astream(AsyncScripted(*turns), *given, **more) as face:
+            async for event in face:
+                events.append(type(event))
+                if type(event) is leave:
+                    break
+        return face.reply
+
+    if kind == "asyncio":
+        return events, asyncio.run(read())
+    with runs.stream(Scripted(*turns), *given, **more) as face:
+        for event in face:
+            events.append(type(event))
+            if type(event) is leave:
+                break
+    return events, face.reply
+
+
+@both
+def test_a_run_can_be_watched_left_and_watched_again(runs: Runs, kind: str) -> None:
+    ran: list[int] = []
+
+    def count(n: int) -> str:
+        ran.append(n)
+        return f"counted {n}"
+
+    turns = [calls(("count", '{"n": 1}', "a")), calls(("count", '{"n": 2}', "b"))]
+    events, reply = seen(runs, kind, turns, "Hi", run_id="r", tools=[count], leave=StepFinished)
+    assert (events[-1], reply, ran) == (StepFinished, None, [1])
+    assert runs.state("r").status == "failed"
+    with pytest.raises(ServerError):
+        seen(runs, kind, [turns[1], ServerError("down")], run_id="r", tools=[count])
+    events, reply = seen(runs, kind, [says("done")], run_id="r", tools=[count])
+    assert (reply.text, ran) == ("done", [1, 2])
+    assert [row.result for row in reply.tool_history] == ["counted 1", "counted 2"]
+    assert (events[0], events[-1]) == (StepStarted, LoopFinished)
+    events, again = seen(runs, kind, [], run_id="r", tools=[count])
+    assert (events, again.text, again.messages) == ([], "done", reply.messages)
+    assert validate(reply.messages) == []
+
+
+@both
+def test_a_run_that_nobody_began_to_watch_was_never_begun(runs: Runs, kind: str) -> None:
+    if kind == "blocking":
+        runs.stream(Scripted(), "Hi", run_id="r").close()
+    else:
+        asyncio.run(runs.astream(AsyncScripted(), "Hi", run_id="r").close())
+    assert runs.list() == []
+    with pytest.raises(InvalidRequestError, match="max_steps"):
+        seen(runs, kind, [], "Hi", run_id="r", max_steps=0)
 
 
 @both

@@ -25,8 +25,10 @@ from llmbroker.exchange import FinishReason, Reply, Usage
 from llmbroker.journal import Store, open_store
 from llmbroker.journal.runs import Note, RunRow, RunStore
 from llmbroker.loop.approval import Paused
-from llmbroker.loop.faces import arun_tool_loop, port_of, run_tool_loop
+from llmbroker.loop.faces import arun_tool_loop, port_of, run_tool_loop, watched
 from llmbroker.loop.run import DEFAULT_STEPS, Plan, Run
+from llmbroker.loop.stream import AsyncToolLoopStream, ToolLoopStream
+from llmbroker.loop.watch import Pump, Watch
 from llmbroker.messages import History
 from llmbroker.tools import ToolHistory, ToolLoop, ToolRow
 
@@ -233,6 +235,39 @@ class Runs:
             begun = await do(self._begun, recorder, messages, loop)
             try:
                 reply = await arun_tool_loop(caller, begun, recorder=recorder, **loop)
+            except BaseException as error:
+                await do(self._failed, recorder, error)
+                raise
+            return await do(self._ended, recorder, reply)
+        finally:
+            self._store.release(owner)
+
+    def stream(self, caller: Any, messages: Any = None, *, run_id: str, **loop: Any) -> ToolLoopStream:
+        """Do what ``run`` does and see what happens: iterate the result for events; afterwards ``reply`` is the reply.
+
+        It begins when it is read. Left early, or broken, the run goes on where it was when it is begun again. A run that is
+        done has no events any more, only its reply.
+        """
+        port = port_of(caller, "blocking")
+        watch = Watch(port)
+        return ToolLoopStream(port, Pump(self._watched(caller, messages, run_id, "blocking", watch, loop), watch))
+
+    def astream(self, caller: Any, messages: Any = None, *, run_id: str, **loop: Any) -> AsyncToolLoopStream:
+        """Do what ``stream`` does for asynchronous callers: ``async for`` over the result; it need not be awaited."""
+        port = port_of(caller, "async")
+        watch = Watch(port)
+        return AsyncToolLoopStream(port, Pump(self._watched(caller, messages, run_id, "async", watch, loop), watch))
+
+    async def _watched(self, caller: Any, messages: Any, run_id: str, kind: str, watch: Watch, loop: JSON) -> Any:
+        do = _inline if self._store.store.direct or kind == "blocking" else port_of(caller, kind).call
+        owner = self._store.mark()
+        try:
+            recorder = await do(_Recorder, self._store, run_id, owner, _clock_of(caller))
+            if (known := await do(self._known, recorder)) is not None:
+                return known
+            begun = await do(self._begun, recorder, messages, loop)
+            try:
+                reply = await watched(caller, begun, kind, watch, recorder=recorder, **loop)
             except BaseException as error:
                 await do(self._failed, recorder, error)
                 raise

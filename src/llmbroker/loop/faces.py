@@ -299,3 +299,14 @@ def astream_tool_loop(
     run = _run(caller, messages, "async", _ask_streamed, options)
     run.watch = Watch(run.port)
     return AsyncToolLoopStream(run.port, Pump(flow(run), run.watch))
+
+
+async def watched(caller: Any, messages: Any, kind: str, watch: Watch, **loop: Any) -> Any:
+    """Run a loop whose events go to ``watch``, as a flow of ``kind``; return its reply. For rooms that put more around a loop.
+
+    ``loop``: the arguments of ``run_tool_loop``, and a ``recorder``.
+    """
+    settings = {name: loop.pop(name) for name in list(loop) if name in Options.__struct_fields__}
+    run = _run(caller, messages, kind, _ask_streamed, Options(**settings, chat_parameters=loop))
+    run.watch = watch
+    return await flow(run)
