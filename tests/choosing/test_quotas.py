@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmbroker.quotas import Bucket, Quota, Window
+from llmbroker.quotas import Quota
+from llmbroker.windows import Bucket, Window
 
 NO_TAKES = 0.1
 
