@@ -11,7 +11,7 @@ import pytest
 from tests.broker.worlds import World, ladder, member, ok, refuse
 
 from llmbroker.broker.notes import Told
-from llmbroker.errors import StoreError
+from llmbroker.errors import StoreError, UnknownCallError
 from llmbroker.journal import Journal, Rating, open_store, utc
 from llmbroker.journal.tidings import Look, Since, Tidings
 
@@ -181,6 +181,30 @@ def test_ratings_of_calls_long_ago_are_learnt_at_the_start(face: Any, address: s
     later = face(world, ladder("a"), journal=address)
     later.snapshot()
     assert believed(later, "a") == believed(one, "a") < 0.4
+
+
+@pytest.mark.parametrize("why", ["no such call", "the store cannot be read"])
+def test_a_rating_that_was_refused_is_neither_stored_nor_learnt(
+    face: Any, address: str, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    world = World(a=ok("A"))
+    one, other = pair(face, address, world, ladder("a"))
+    reply = one.chat(MESSAGE)
+    store = one.broker._engine.journal.store
+
+    def broken(**_: Any) -> None:
+        raise StoreError("gone", reason="missing")
+
+    with monkeypatch.context() as patch:
+        if why == "the store cannot be read":
+            patch.setattr(store, "find", broken)
+        with pytest.raises((UnknownCallError, StoreError)):
+            one.record_quality(0.0, call_id="nobody" if why == "no such call" else reply.call_id)
+    world.port.advance(1)
+    one.snapshot()
+    other.snapshot()
+    assert believed(one, "a") == believed(other, "a") == 0.9
+    assert one.calls()[0].score is None
 
 
 def test_two_brokers_that_were_handed_one_journal_follow_each_other(face: Any) -> None:
