@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.served import Models, models
 
-from llmbroker import AsyncBroker, Broker, LLMConfig
+from llmbroker import AsyncBroker, Broker, Limit, LLMConfig
 from llmbroker.journal import Query, open_store
+from llmbroker.journal.ledger import Ledger
 
 from .server import new_database, server
 
@@ -57,8 +59,9 @@ def drained(broker: Any) -> bool:
 class Load:
     """Calls made again and again, from threads and from tasks; what came of them."""
 
-    def __init__(self, address: str, served: Models) -> None:
-        self.plain = Broker(pool=pool(served), journal=address)
+    def __init__(self, address: str, served: Models, limits: Sequence[Limit] = ()) -> None:
+        self.plain = Broker(pool=pool(served), journal=address, limits=limits)
+        self._limits = limits
         self.awaiting: AsyncBroker | None = None
         self.ids: list[str] = []
         self.errors: list[BaseException] = []
@@ -75,7 +78,7 @@ class Load:
                 self.errors.append(error)
 
     async def _awaited(self) -> None:
-        async with AsyncBroker(pool=pool(self._served), journal=self._address) as broker:
+        async with AsyncBroker(pool=pool(self._served), journal=self._address, limits=self._limits) as broker:
 
             async def again() -> None:
                 while not self.stop.is_set():
@@ -134,6 +137,24 @@ def test_a_server_that_stops_and_starts_under_load_fails_no_call_and_every_reply
     assert list(home.glob("*-spool-*")) == []
 
 
+def test_what_limits_count_without_their_server_is_told_to_it_afterwards(served: Models) -> None:
+    """While it is away no call fails for a limit; when it is back its counts are those of every reply, and nothing is held."""
+    address = new_database()
+    with Load(address, served, [Limit(calls=10**6, tokens=10**9)]) as load:
+        load.made(40)
+        server().stop()
+        load.made(60)
+        assert [one.shared for one in load.plain.snapshot().limits] == [False]
+        server().start()
+        load.made(60)
+    assert load.errors == []
+    store = open_store(address)
+    (account,) = Ledger(store).accounts(["all: calls and tokens for ever"], 0)
+    store.close()
+    assert account.spent[0] == len(load.ids)
+    assert account.held == (0, 0, 0)
+
+
 @pytest.fixture
 def frozen() -> Iterator[Callable[[bool], None]]:
     """Stop and go on with every process of the server."""
@@ -142,7 +163,8 @@ def frozen() -> Iterator[Callable[[bool], None]]:
     def freeze(stop: bool) -> None:
         main = psutil.Process(server().get_pid())
         for process in [main, *main.children(recursive=True)]:
-            os.kill(process.pid, signal.SIGSTOP if stop else signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # one that ended meanwhile
+                os.kill(process.pid, signal.SIGSTOP if stop else signal.SIGCONT)
 
     server()
     yield freeze
