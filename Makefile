@@ -87,7 +87,7 @@ failover: $(VENV)/.stamp ## what a failover adds after a refusal, seen from the 
 kills: $(VENV)/.stamp ## kill -9 at any moment: every reply that was handed over has its row
 	$(BIN)/python benchmarks/kills.py $(N)
 
-steps: $(VENV)/.stamp ## CPU of a step of the tool loop: plain, with a budget, streamed, durable
+steps: $(VENV)/.stamp ## CPU of a step of the tool loop: plain, with a budget, streamed, durable, all three
 	$(BIN)/python benchmarks/steps.py
 
 walks: $(VENV)/.stamp ## random walks through the tool loop, three kinds, N each over each port: every promise
