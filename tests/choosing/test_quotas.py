@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmbroker.quotas import Quota
-from llmbroker.windows import Bucket, Window
 
 NO_TAKES = 0.1
 
@@ -136,15 +135,6 @@ def test_a_refusal_that_states_its_numbers_makes_a_bucket() -> None:
     assert quota.opens(60.0, 0) == 60.0
 
 
-def test_what_does_not_fit_is_held_back_and_what_was_not_used_is_given_back() -> None:
-    bucket = Bucket(100.0, 1.0)
-    bucket.state(100.0, 1.0, 0.0, 60.0, 0, 0.0)
-    bucket.add(60.0, 0.0)
-    assert bucket.opens(0.0, 0) == pytest.approx(20.0)
-    bucket.add(-40.0, 0.0)
-    assert bucket.opens(0.0, 0) == 0.0
-
-
 def test_a_stated_wait_stands_for_itself() -> None:
     assert Quota().refused(0.0, 0.1, 30.0, "slow down", 0, 0.0) is None
 
@@ -155,16 +145,6 @@ def test_one_refusal_out_of_turn_does_not_move_a_window() -> None:
     let_in, _ = use(lambda now: next(odd) % 23 != 5 and admit(now), 1200)
     late = [at for at in let_in if at >= 300]
     assert len(late) >= 0.7 * 15 * 15
-
-
-def test_resets_at_a_minute_tell_the_minute_from_shorter_periods() -> None:
-    window = Window()
-    for n in range(1, 5):
-        window.closed(60 * n - 30, 60 * n - 1)
-        window.reset(60 * n - 1, 60 * n + 1, {})
-    assert window.best() == (60.0, 4)
-    low, high = window.arc(60.0, 290.0)
-    assert (low, high) == pytest.approx((299.0, 301.0))
 
 
 steps = st.lists(
