@@ -92,9 +92,10 @@ class Gauge:
 
     def state(self, meter: Meter, started: float, now: float, sent: Iterable[tuple[float, float]] = ()) -> None:
         """Take what the reply of an attempt that began at ``started`` says. ``sent``: what was sent since the last one."""
-        reset = self._bounded(meter)
-        low = high = None
+        reset, low, high = meter.reset, None, None
         if reset is not None:
+            if reset > HOUR:
+                reset = self._bounded(meter, reset)
             low, high = started + reset - meter.rough, now + reset
             self._span = max(self._span * 0.99, reset)
         same = high is not None and self.opens_at is not None and low <= self.opens_at and self._low <= high  # type: ignore[operator]
@@ -114,11 +115,9 @@ class Gauge:
             self.opens_at, self._low = None, -math.inf
         self._tell_apart(meter, same)
 
-    def _bounded(self, meter: Meter) -> float | None:
-        if meter.reset is None:
-            return None
+    def _bounded(self, meter: Meter, reset: float) -> float:
         days = "day" in meter.name or (meter.period or 0.0) >= DAY
-        return min(meter.reset, DAY if days else HOUR)
+        return min(reset, DAY if days else HOUR)
 
     def _held(self) -> float:
         """Return for how long a statement without a reset holds back."""
@@ -225,7 +224,7 @@ class Gauges:
         oldest = min([gauge.started for gauge in gauges.values()], default=now)
         while counted and counted[0][0] <= oldest:
             counted.popleft()
-        self._slack = min((_slack(gauge) for gauge in gauges.values()), default=math.inf) - len(counted)
+        self._slack = min([_slack(gauge) for gauge in gauges.values()], default=math.inf) - len(counted)
         self.scarce = self._slack <= 0.0 and self.sure
 
     @property
