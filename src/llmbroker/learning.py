@@ -138,7 +138,7 @@ class Latency:
     the record did not expect so long, else as nothing.
     """
 
-    __slots__ = ("_answers", "_curve", "_lasted", "_order", "_runs", "_sorted", "_weights", "missed", "missed_at")
+    __slots__ = ("_answers", "_curve", "_lasted", "_order", "_runs", "_sorted", "_weights", "missed", "missed_at", "misses")
 
     def __init__(self) -> None:
         self._order: deque[float] = deque()
@@ -151,6 +151,8 @@ class Latency:
         self.missed = 0.0
         """The longest time that an attempt was given lately without an answer; 0 after an answer."""
         self.missed_at = -math.inf
+        self.misses = 0
+        """How many attempts were cut since the last answer."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -158,7 +160,7 @@ class Latency:
 
     def add(self, seconds: float) -> None:
         """Take the time of an answer."""
-        self.missed = 0.0
+        self.missed, self.misses = 0.0, 0
         self._run(seconds, answered=True)
         self._add(seconds)
 
@@ -182,6 +184,7 @@ class Latency:
         """Take an attempt that was cut off after that many seconds."""
         self.missed = max(self.missed, seconds)
         self.missed_at = now
+        self.misses += 1
         self.stopped(seconds, now)
         if self._sorted and seconds > self.quantile(0.5):
             self._add(seconds * 1.5)
@@ -232,7 +235,7 @@ class Latency:
         self._order = deque(seconds for seconds in self._order if seconds < longer)
         self._sorted = sorted(self._order)
         self._curve = None
-        self.missed = 0.0
+        self.missed, self.misses = 0.0, 0
 
     def usual(self) -> float:
         """Return the time within which one attempt in two is answered, stopped ones included; 0 if unknown."""

@@ -45,7 +45,20 @@ class Key:
 class Member:
     """One model of the pool."""
 
-    __slots__ = ("config", "disabled", "first", "health", "index", "lacks", "latency", "lost", "name", "running", "window")
+    __slots__ = (
+        "answered_at",
+        "config",
+        "disabled",
+        "first",
+        "health",
+        "index",
+        "lacks",
+        "latency",
+        "lost",
+        "name",
+        "running",
+        "window",
+    )
 
     def __init__(self, config: LLMConfig, index: int, lacks: frozenset[str], window: int | None) -> None:
         self.config = config
@@ -62,6 +75,8 @@ class Member:
         self.disabled = False
         self.lost = 0
         """Races in a row that it lost after more than its normal time."""
+        self.answered_at = float("-inf")
+        """When it answered last."""
 
     def normal(self, stream: bool) -> float:
         """Return the seconds that an answer (its first piece, of a stream) may take before the model is thought to hang."""

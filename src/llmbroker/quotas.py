@@ -39,7 +39,7 @@ class Quota:
         bucket: what drains, where the provider says so, or None.
         window: when it resets.
         gauges: what replies state to be left, or None: nothing was stated.
-        luck: the share of the last attempts that were let in.
+        luck: the share of the last attempts that were let in, refusals that state their end left out.
         no_takes: seconds within which a refusal comes; an attempt that lasts longer was let in.
         learnt: when a refusal, or its end, taught something new; minus infinity: never.
         own: what this process sent, where other processes are told of it, else None.
@@ -51,6 +51,7 @@ class Quota:
     __slots__ = (
         "_counts",
         "_luck_at",
+        "_met",
         "_opened",
         "_sent",
         "_spent",
@@ -75,6 +76,7 @@ class Quota:
         self.no_takes = 1.5
         self.luck = 1.0
         self._luck_at = -math.inf
+        self._met = 0  # attempts that were let in or refused
         self.last_no = -math.inf
         self._sent: deque[float] = deque(maxlen=REMEMBERED)
         self._spent: float | None = None
@@ -199,7 +201,8 @@ class Quota:
 
     def admitted(self, started: float) -> None:
         """An attempt that began then was let in."""
-        self.luck += 0.15 * (1.0 - self.luck)
+        self._met += 1
+        self.luck += max(0.15, 1.0 / (self._met + 1)) * (1.0 - self.luck)
         if self._spent is None or started <= self.last_no:
             return
         self.learnt = started
@@ -230,8 +233,6 @@ class Quota:
             reserved: what the attempt had taken of the bucket.
         """
         self.no_takes += 0.3 * (min(2.0 * (now - started) + 0.1, 5.0) - self.no_takes)
-        self.luck -= 0.15 * self.luck
-        self._luck_at = now
         self.learnt = now
         self._forget(started)
         if self.gauges is not None:
@@ -241,6 +242,10 @@ class Quota:
         if exact is not None or stated is not None:
             self._spent = None
             return exact
+        self._met += 1
+        # One refusal is no rule; from the second on it is the share of what was seen.
+        self.luck -= max(0.15, 1.0 / (self._met + 1) if self._met > 1 else 0.0) * self.luck
+        self._luck_at = now
         if self._spent is None:
             self._spent = started
             self._tries = 0
@@ -341,6 +346,7 @@ class Quota:
         self._spent = None if learnt.spent is None else learnt.spent - shift
         self._tries = max(0, learnt.tries)
         self.luck, self.no_takes = learnt.luck, learnt.no_takes
+        self._met = max(self._met, REMEMBERED)
         if learnt.bucket is not None:
             limit, rate, level, moment = learnt.bucket
             if limit > 0.0 and rate > 0.0 and 0.0 <= level <= 2.0 * limit and moment - shift <= now + MINUTE:

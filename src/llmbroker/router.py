@@ -30,7 +30,7 @@ Entry: TypeAlias = tuple[Member, Sequence[Lane]]
 """A member with the lanes that a caller may use, its own key first."""
 
 MISSED_COUNTS = 600.0
-"""Seconds for which a missed budget sends calls with as little time elsewhere."""
+"""Seconds for which a missed budget sends calls with as little time elsewhere, unless it was one of many that were met."""
 LIKELY = 0.2
 """A model that answers in time less often than this is asked only when nobody else is there."""
 POOR = 0.2
@@ -45,6 +45,8 @@ SURE = 0.8
 """From this chance on the differences between the chances of models do not count: quality alone does."""
 SOON = 8.0
 """Seconds for which a call holds out for a better model that comes back by then."""
+USELESS = 0.2
+"""A model that answers before a better one that comes back less often than this is not begun with."""
 UNWATCHED = 15.0
 """Seconds that an attempt may take at least before it is cut, where it runs with nobody beside it."""
 FIRST_PATIENCE = 12.0
@@ -65,6 +67,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
         usual: seconds in which half of its answers come; 0 if unknown.
         probe: the illness that it recovers from; this attempt tries it out. None: it is well.
         worth: how it was weighed, where a caller prefers something else than quality.
+        record: how long its answers take.
     """
 
     lane: Lane
@@ -74,6 +77,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     usual: float = 0.0
     probe: Illness | None = None
     worth: Worth | None = None
+    record: Latency | None = None
 
 
 class Passed(msgspec.Struct, frozen=True, gc=False):
@@ -117,30 +121,29 @@ class Plan(msgspec.Struct, frozen=True):
     def hold(self, now: float, crowd: int = 1) -> bool:
         """Whether to wait for somebody better rather than to begin with the best that is free.
 
-        ``crowd``: calls that have no answer yet, this one included.
+        ``crowd``: calls that have no answer yet and must have it before this one, this one included.
         """
         if not self.steps:
             return False
         best = self.steps[0]
-        value = best.quality * best.hope * best.lane.luck
+        luck = best.lane.luck
+        value = best.quality * best.hope * luck
         if best.hope < VAIN and any(p.returns and p.value * min(1.0, p.room / crowd) > 2.0 * value for p in self.passed):
             return True
         if best.hope < HOPELESS and any(p.returns and not p.surely for p in self.passed):
             return True
-        if best.hope * best.lane.luck < DOUBT and any(
-            p.returns and p.until is not None and p.value * POOR > value for p in self.passed
-        ):
+        if best.hope * luck < DOUBT and any(p.returns and p.until is not None and p.value * POOR > value for p in self.passed):
             return True
-        usual = best.usual
-        return any(
-            p.returns
-            and p.until is not None
-            and p.room >= crowd
-            and p.value > 1.3 * value
-            and p.until - now <= min(SOON, 0.25 * usual)
-            and p.until - now + p.usual < 0.7 * usual
-            for p in self.passed
-        )
+        usual, slow = best.usual, best.record
+        for p in self.passed:
+            if not p.returns or p.until is None or p.room < crowd:
+                continue
+            there = p.until - now + p.usual
+            if p.value > 1.3 * value and p.until - now <= min(SOON, 0.25 * usual) and there < 0.7 * usual:
+                return True
+            if p.usual and p.value > value and slow is not None and slow.hope(there) * luck < USELESS:
+                return True
+        return False
 
     @property
     def sure(self) -> bool:
@@ -237,7 +240,7 @@ def plan(
             passed.append(Passed(member.name, "too_slow", f"it never answered within {left:.1f} s"))
             continue
         well = lane.health.room is None and member.health.room is None and lane.key.health.room is None
-        step = Step(lane, quality, late, hope, record.usual(), None if well else lane.recovering(), worth)
+        step = Step(lane, quality, late, hope, record.usual(), None if well else lane.recovering(), worth, record)
         value = quality if hope >= SURE else quality * hope
         if lane.luck < SURE:
             lane.quota.forget(now)
@@ -345,7 +348,7 @@ def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
 
 def _late(record: Latency, left: float, now: float) -> bool:
     if record.missed and left <= record.missed * 1.2 and now - record.missed_at < MISSED_COUNTS:
-        return True
+        return record.misses > 1 or record.hope(left) < SURE
     return len(record) >= 5 and record.chance(left) < LIKELY
 
 

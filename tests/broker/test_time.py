@@ -343,3 +343,24 @@ def test_a_model_switched_on_wakes_those_who_wait() -> None:
         return str(reply.text)
 
     assert asyncio.run(run()) == "B"
+
+
+def test_one_call_at_a_time_finds_out_how_long_a_model_takes_that_nobody_knows(face: Any) -> None:
+    world = World(a=[*[ok("A", delay=1)] * 10, ok("A", delay=12)], b=ok("B", delay=40))
+    broker = face(world, ladder("a", "b"))
+    for _ in range(10):
+        broker.chat(MESSAGE, wait=30)
+    assert [reply.text for reply in broker.together(*[{"wait": 30}] * 4)] == ["A"] * 4
+    assert world.asked.count("b") == 1
+
+
+def test_a_quick_model_that_comes_back_for_one_answers_whose_time_is_shortest(face: Any) -> None:
+    """Four calls run on a slow model; the quick one takes one call in ten seconds."""
+    world = World(
+        a=[*[ok("A", delay=1)] * 5, refuse(429, "slow down", retry_after="10"), ok("A", delay=1), hang()], b=ok("B", delay=50)
+    )
+    broker = face(world, ladder("a", "b"))
+    for _ in range(5):
+        broker.chat(MESSAGE, wait=30)
+    replies = broker.together({"wait": 300}, {"wait": 200}, {"wait": 60}, {"wait": 400})
+    assert [reply.text for reply in replies] == ["B", "B", "A", "B"]

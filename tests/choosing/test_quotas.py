@@ -176,3 +176,14 @@ def test_whatever_comes_back_the_next_try_is_later_and_finite(events: list[tuple
         assert quota.opens(now, 100) >= now
         assert math.isfinite(quota.opens(now, 100))
         assert 0.0 <= quota.luck <= 1.0
+
+
+def test_refusals_out_of_the_blue_are_bad_luck_that_is_forgotten_and_stated_ones_are_none() -> None:
+    stated, blue = Quota(), Quota()
+    for at in (0.0, 100.0, 200.0):
+        stated.refused(at, at + 0.1, 30.0, "", 10, 0.0)
+        blue.refused(at, at + 0.1, None, "", 10, 0.0)
+    assert stated.luck == 1.0
+    assert blue.luck < 0.5
+    blue.forget(6000.0)
+    assert blue.luck > 0.95

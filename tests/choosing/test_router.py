@@ -302,3 +302,25 @@ class Pool(RuleBasedStateMachine):
 
 TestPool = Pool.TestCase
 TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_one_missed_budget_among_many_that_were_met_changes_nothing_but_two_do() -> None:
+    quick, other = lane("quick", weight=0.9), lane("other", weight=0.1)
+    for _ in range(20):
+        quick.member.latency.add(2.0)
+    quick.member.latency.cut(25.0, now=100.0)
+    assert order(quick, other, left=25.0) == ["quick", "other"]
+    quick.member.latency.cut(25.0, now=100.0)
+    assert order(quick, other, left=25.0) == ["other", "quick"]
+
+
+@pytest.mark.parametrize(("crowd", "back", "held"), [(1, 110.0, True), (2, 110.0, False), (1, 140.0, False)])
+def test_a_slow_model_is_not_begun_with_while_a_quick_one_will_have_answered_before_it(
+    crowd: int, back: float, held: bool
+) -> None:
+    quick, slow = lane("quick", weight=0.9), lane("slow", weight=0.8)
+    for _ in range(20):
+        quick.member.latency.add(2.0)
+        slow.member.latency.add(30.0)
+    quick.key.health.rest(RATE_LIMITED, 90.0, 90.0, back)
+    assert look(quick, slow, left=60.0).hold(100.0, crowd) is held

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from llmbroker.broker.replies import Ask
 from llmbroker.health import BROKEN, HANGING, HOUR, RATE_LIMITED, Dice, Health, Verdict, judge
@@ -22,6 +23,8 @@ LOST = 3
 """Races in a row that a model may lose after more than its usual time before it is taken to hang."""
 DENIALS = 3
 """Refusals of single requests in a row, after which a lane rests."""
+CROWD = 64
+"""So many calls are looked at, the oldest, to see who must have an answer first."""
 
 
 class Desk:
@@ -36,8 +39,8 @@ class Desk:
         """What a call will probably cost on a lane; there once somebody prefers the cheaper."""
         self.queue = Queue()
         self.credit = Credit()
-        self.calls = 0
-        """Calls that have no answer yet."""
+        self.calls: dict[int, Ask] = {}
+        """Calls that have no answer yet, the oldest first, by ``id``."""
 
     # -- taking slots ----------------------------------------------------------------------------------------------------
 
@@ -70,12 +73,12 @@ class Desk:
                     waiter.offer = None
                     offered.running -= 1
             made = self._plan(entries, ask, now)
-            if fit is None and self.calls > 1:
-                fit = _sparing(ask) if made.steps and not made.hold(now, self.calls) else _nobody
+            if fit is None and len(self.calls) > 1:
+                fit = _sparing(ask) if made.steps and not self._holds(made, ask, now) else _nobody
             if fit is not None:
                 step = min(filter(fit, made.steps), key=quick, default=None) if quick else next(filter(fit, made.steps), None)
             else:
-                step = made.steps[0] if made.steps and not made.hold(now, self.calls) else None
+                step = made.steps[0] if made.steps and not self._holds(made, ask, now) else None
             lease = Lease(step.lane, now, ask.need) if step is not None else None
             if lease is not None:
                 ask.tried.add(id(lease.lane))
@@ -111,21 +114,35 @@ class Desk:
             limited=ask.limited,
         )
 
+    def _holds(self, made: Plan, ask: Ask, now: float) -> bool:
+        return any(passed.returns for passed in made.passed) and made.hold(now, self.rank(ask))
+
+    def rank(self, ask: Ask) -> int:
+        """Return the how-many-th a call is among those without an answer: who has the least time left is the first."""
+        rank, older = 1, True
+        with self.lock:
+            for other in islice(self.calls.values(), CROWD):
+                if other is ask:
+                    older = False
+                elif other.deadline < ask.deadline or (older and other.deadline == ask.deadline):
+                    rank += 1
+        return rank
+
     def look(self, entries: Sequence[Entry], ask: Ask, now: float) -> Plan:
         """Return what could be done now, without doing it."""
         with self.lock:
             return self._plan(entries, ask, now)
 
-    def enter(self) -> None:
+    def enter(self, ask: Ask) -> None:
         """A call begins."""
         with self.lock:
-            self.calls += 1
+            self.calls[id(ask)] = ask
             self.credit.earn()
 
     def leave(self, ask: Ask, now: float) -> None:
         """The call is over; a slot that was kept for it goes to the next."""
         with self.lock:
-            self.calls -= 1
+            self.calls.pop(id(ask), None)
             waiter = ask.waiter
             if waiter is None:
                 return
@@ -175,6 +192,7 @@ class Desk:
                 member.latency.add(now - started)
             lane.strikes = 0
             member.lost = 0
+            member.answered_at = now
             if member.health.illness is HANGING:
                 for record in (member.latency, member.first):
                     record.forgive(max(4.0 * record.quantile(0.25), 2.0))
@@ -263,7 +281,8 @@ class Desk:
                 (record.cut if lost and spent >= usual else record.stopped)(spent, now)
             if lost and spent >= usual:
                 member.lost += 1
-                if member.lost >= (LOST if member.health.room is None else 1):
+                sick = member.health.room is not None and member.answered_at < member.health.since
+                if member.lost >= (1 if sick else LOST):
                     member.lost = 0
                     member.health.fail(HANGING, now, lease.started, None, self.dice, "no answer in its usual time")
             if spent > lane.quota.no_takes:
@@ -312,7 +331,7 @@ class Desk:
         """In the child of a fork: nobody waits and nothing runs here."""
         self.lock = threading.RLock()
         self.queue = Queue()
-        self.calls = 0
+        self.calls = {}
 
 
 def _sparing(ask: Ask) -> Callable[[Step], bool]:

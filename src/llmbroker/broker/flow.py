@@ -43,6 +43,10 @@ AGAIN = 1.0
 """Seconds between two looks for another lane, where nobody knows when one is free."""
 BESIDE = 3
 """Lanes that may run at once for one call that did not ask for more."""
+IN_TIME = 0.5
+"""A lane beside one that takes long must usually answer within this share of the time that is left."""
+TURN = 0.02
+"""Seconds that a call lets each one pass that has less time left, where a quicker model comes back for several."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -98,7 +102,7 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
         NoLLMAvailableError: nobody could answer; says why, who was tried, and when somebody may be free.
     """
     desk, port = core.desk, core.port
-    desk.enter()
+    desk.enter(ask)
     try:
         while True:
             now = port.now()
@@ -176,6 +180,7 @@ class Race:
         self._ask = ask
         self._trial = trial
         self.jobs: dict[int, tuple[Job[Outcome], Lease]] = {}
+        self._back = math.inf
 
     def add(self, lease: Lease) -> None:
         """Start a lane."""
@@ -241,6 +246,8 @@ class Race:
         """Open a lane beside those that take long, if that can be afforded; return when to look again."""
         desk = self._core.desk
         now = self._core.port.now()
+        if self._back <= now < (turn := self._turn()):
+            return turn  # calls with less time came meanwhile
         if len(self.jobs) < BESIDE:
             quicker = await self.widen("it comes back and is much quicker", again=True, fit=self._better(now))
             if quicker is None:
@@ -257,8 +264,15 @@ class Race:
 
     def _worth(self, now: float) -> Callable[[Step], bool]:
         running = self._remaining(now)
+        usual = min(running, IN_TIME * (self._ask.deadline - now))
         least = 0.3 * max(lease.lane.member.config.weight for _, lease in self.jobs.values())
-        return lambda step: step.hope >= WORTH and step.usual < running and step.quality >= least
+
+        def worth(step: Step) -> bool:
+            if not step.usual and step.lane.member.running:
+                return False  # one at a time finds out how long a model takes
+            return step.hope >= WORTH and step.usual < usual and step.quality >= least
+
+        return worth
 
     def _look_at(self, now: float) -> float | None:
         """Return when to look for another lane: when the newest had its usual time, or a much quicker one comes back."""
@@ -271,9 +285,15 @@ class Race:
         else:
             times = [now + AGAIN]
         plan = core.desk.look(core.lanes.last(ask.scope), ask, now)
-        times += [p.until for p in plan.passed if p.until is not None and p.until > now and self._hopes(p, now)]
+        back = [p.until for p in plan.passed if p.until is not None and p.until > now and self._hopes(p, now)]
+        self._back = min(back, default=math.inf)
+        times.append(self._turn())
         at = min(times)
         return at if at < ask.deadline else None
+
+    def _turn(self) -> float:
+        """Return when it is this call's turn to ask the quicker model that comes back."""
+        return self._back + TURN * (self._core.desk.rank(self._ask) - 1) if self._back < math.inf else math.inf
 
     def _hopes(self, passed: Passed, now: float) -> bool:
         return passed.returns and passed.value > 0 and self._quicker(passed.usual, now)

@@ -148,7 +148,7 @@ class Shared:
                     self._heard.pop(name, None)
                     self._note(name, notes.well(self._me))
         shares = lane.quota.own is not None or lane.key.quota.own is not None
-        if self._pending or (shares and (now >= self._next or self._desk.calls <= 1)):
+        if self._pending or (shares and (now >= self._next or len(self._desk.calls) <= 1)):
             await self._trade(now)
 
     def _note(self, name: str, note: Note) -> None:
