@@ -14,7 +14,8 @@ generators; no lock is held across an await; every deadline is absolute, in seco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from llmbroker.wire import HTTPReply, HTTPRequest
@@ -163,6 +164,15 @@ async def _stop(port: Port, jobs: Sequence[Job[Any]]) -> None:
             break
 
 
+def close_unbegun(flows: Iterable[Flow[Any]]) -> None:
+    """Close those flows that never began: they would be reported as never awaited. Nobody may begin them any more."""
+    for flow in flows:
+        known: Any = flow
+        if getattr(known, "cr_frame", None) is not None and not known.cr_running and not known.cr_suspended:
+            with contextlib.suppress(ValueError):  # it began in this very moment
+                flow.close()
+
+
 async def gather(port: Port, flows: Sequence[Flow[T]], limit: int | None = None) -> list[T | BaseException]:
     """Run flows side by side, at most ``limit`` at once; return results or exceptions in the order given.
 
@@ -191,10 +201,7 @@ async def gather(port: Port, flows: Sequence[Flow[T]], limit: int | None = None)
                     raise result
     except BaseException:
         await _stop(port, [job for _, job in running.values()])
-        alive = {index for index, job in running.values() if not job.done()}
-        for index, flow in enumerate(flows):
-            if index not in alive:
-                flow.close()  # one that never began would be reported as never awaited; for an ended one it does nothing
+        close_unbegun(flows)
         raise
     return out
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import inspect
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from llmbroker import io
+from llmbroker.loop.watch import Watch
+from llmbroker.transports._threads import Cancelled, ThreadJob
 from llmbroker.transports.blocking import BlockingIO
 from llmbroker.transports.replay import Replay
 
@@ -124,3 +130,62 @@ def test_an_interruption_ends_the_others_and_comes_out(port: io.Port) -> None:
     with pytest.raises(Stop):
         port.drive(io.gather(port, [slow(), stop(), slow()], 2))
     assert ended == [True]
+
+
+class Late(BlockingIO):
+    """Its jobs are cancelled before their first step, as on a machine whose threads wait long for their turn."""
+
+    def start(self, flow: Any) -> Any:
+        job: ThreadJob[Any] = ThreadJob(flow)
+        job.cancel()
+        job.run()
+        return job
+
+
+class Busy(BlockingIO):
+    """The first of its jobs is interrupted; the others begin when all is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[ThreadJob[Any]] = []
+
+    def start(self, flow: Any) -> Any:
+        job: ThreadJob[Any] = ThreadJob(flow)
+        if self.late:
+            self.late.append(job)
+        else:
+            self.late.append(job)
+            job.run()
+        return job
+
+
+async def interrupted() -> int:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["gathered", "gathered for somebody who watches"])
+def test_flows_whose_jobs_never_began_are_closed(watched: bool) -> None:
+    """Else they would be reported as never awaited, which fails this test."""
+    port = Late()
+    flows = [value(n) for n in range(3)]
+    gathering = Watch(port).gather(flows, 8) if watched else io.gather(port, flows)
+    with contextlib.suppress(Cancelled):
+        port.drive(gathering)
+    assert [inspect.getcoroutinestate(flow) for flow in flows] == ["CORO_CLOSED"] * 3
+    del flows, gathering
+    gc.collect()
+    port.close()
+
+
+def test_a_job_that_begins_after_all_is_over_finds_its_flow_closed() -> None:
+    port = Busy()
+    flows = [interrupted(), value(1), value(2)]
+    with pytest.raises(KeyboardInterrupt):
+        port.drive(io.gather(port, flows))
+    assert [inspect.getcoroutinestate(flow) for flow in flows] == ["CORO_CLOSED"] * 3
+    for job in port.late[1:]:
+        job.run()
+    del flows, job
+    port.late.clear()
+    gc.collect()
+    port.close()

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
-from llmbroker.io import Flow, Job, Port, Signal, gather
+from llmbroker.io import Flow, Job, Port, Signal, close_unbegun, gather
 
 T = TypeVar("T")
 
@@ -93,6 +93,7 @@ class Watch:
                 while not wake.done():
                     await port.wait([wake])
             self._waker = None
+            close_unbegun(flows)  # where the job was cancelled before its first step, nobody has
         return work.result()
 
 
