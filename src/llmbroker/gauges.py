@@ -13,8 +13,8 @@ keeps the newest statement about one window and takes off what was sent since. W
   bucket shows itself: used / reset is limit / period for one of the usual periods, in several statements of different levels.
 
 After a reset a window lets its limit through, until replies say what is left of it. A statement without a reset holds back for
-a moment only. No statement holds back longer than an hour, or than a day where it says to be a day's: a provider that states
-nonsense loses no more than this, and most nonsense is no statement to begin with.
+a moment only; then as much is let out as comes back on average. No statement holds back longer than an hour, or than a day where
+it says to be a day's: a provider that states nonsense loses no more than this, and most nonsense is no statement to begin with.
 
 Whether the models of one key share a window is not stated. It shows: a shared window counts down from model to model, and has
 one limit. Until it has shown, each model's statements hold back that model alone.
@@ -32,7 +32,7 @@ LATE = 0.05
 """Seconds after a reset at which an attempt goes out."""
 PERIODS = (1.0, 10.0, 60.0, 300.0, 3600.0, 18000.0, 86400.0)
 """Periods in which buckets are filled."""
-HOUR, DAY = 3600.0, 86400.0
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 SHARP = 0.02
 """A reset that is rounded by more of itself tells no bucket from a window."""
 UNDATED = 10.0
@@ -152,7 +152,14 @@ class Gauge:
             gone = sum(size for at, size in sent if at > since)
             return min(self.limit, self.left - gone + self.rate * max(0.0, now - self._at))
         if self.opens_at is None:
-            return self.left - sum(size for at, size in sent if at > since) if now < self._at + self._held() else math.inf
+            free_at = self._at + self._held()
+            left = self.left - sum(size for at, size in sent if since < at < free_at)
+            if now < free_at:
+                return left
+            if self.limit is None or now >= free_at + (self.period or MINUTE):
+                return math.inf
+            back = 1.0 + (now - free_at) * self.limit / (self.period or MINUTE)  # so much, until a reply says more
+            return min(self.limit, max(0.0, left) + back) - sum(size for at, size in sent if at >= free_at)
         if now < self.opens_at:
             return self.left - sum(size for at, size in sent if at > since)
         if self.limit is None or now >= self.opens_at + self._window():
@@ -172,7 +179,11 @@ class Gauge:
         if self.rate:
             return now + over / self.rate
         if self.opens_at is None:
-            return self._at + self._held()
+            free_at = self._at + self._held()
+            if now < free_at or not self.limit:
+                return max(now, free_at)
+            period = self.period or MINUTE
+            return max(now, min(now + over * period / self.limit, free_at + period))
         at = self.opens_at + LATE
         if now < at:
             return at

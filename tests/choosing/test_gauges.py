@@ -154,6 +154,16 @@ def test_no_statement_holds_back_longer_than_it_may(stated: Meter, longest: floa
     assert told(stated).opens(0.0, 0) == pytest.approx(longest)
 
 
+def test_after_a_statement_without_a_reset_one_goes_out_and_then_as_many_as_come_back() -> None:
+    quota, now, sent = told(meter(0, 6, None, period=60.0)), 0.0, []
+    for _ in range(4):
+        now = quota.opens(now, 0)
+        sent.append(now)
+        quota.send(now, 0)
+    assert sent == [10.0, pytest.approx(20.0), pytest.approx(30.0), pytest.approx(40.0)]
+    assert quota.opens(80.0, 0) == 80.0
+
+
 def test_a_limit_that_is_larger_than_the_truth_holds_nothing_back() -> None:
     quota = told(meter(10**9, 10**9))
     assert not quota.known
