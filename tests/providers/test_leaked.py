@@ -196,6 +196,38 @@ def test_faulty_json_between_closed_tags_is_a_call_whose_arguments_are_read_else
     assert made.tool_calls[0]["function"] == {"name": "get_weather", "arguments": arguments}
 
 
+FAULTY = {
+    "comments": '{"city": "Paris", // the capital\n "days": 3 /* {days} */}',
+    "a trailing comma": '{"city": "Paris", "days": 3,}',
+    "a missing comma": '{"city": "Paris" "days": 3}',
+    "a bare key": '{"city": "Paris", days: 3}',
+    "a word of Python": '{"city": "Paris", "days": 3, "tags": None}',
+    "braces in a string": '{"city": "}{", "days": 3,}',
+}
+
+
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", "```\n{}\n```", "<think>x</think>{}"])
+@pytest.mark.parametrize("arguments", FAULTY.values(), ids=FAULTY)
+def test_a_whole_text_or_fence_with_faulty_json_is_a_call_whose_arguments_are_read_elsewhere(form: str, arguments: str) -> None:
+    text = form.replace("{}", f'{{\n  "name": "get_weather",\n  "arguments": {arguments}\n}}')
+    made = recover(reply(text), TOOLS)
+    assert [call["function"] for call in made.tool_calls or ()] == [{"name": "get_weather", "arguments": arguments}]
+
+
+@pytest.mark.parametrize("text", [
+    '{"name": "get_weather", "arguments": {"city": "Paris",}} or {"city": "Rome"}',
+    '{"name": "get_weather", "arguments": {"city": "Paris",}}\n{"name": "get_weather", "arguments": {"city": "Rome",}}',
+    '{"name": "get_weather", "arguments": {"city": "Paris",}',
+    '{"name": "get_weather", "arguments": {"city": "Paris",}}}',
+    '{"name": "get_weather", "arguments": {"city": "Paris}}',
+    '{"name": "nobody", "arguments": {"city": "Paris",}}',
+    'Use {"name": "get_weather", "arguments": {"city": "Paris",}}',
+    '```json\n{"name": "get_weather", "arguments": {"city": "Paris",}}',
+])  # fmt: skip
+def test_faulty_json_that_is_not_one_whole_call_stays_text(text: str) -> None:
+    assert found(text) is None
+
+
 def test_faulty_json_without_a_closing_tag_may_be_cut_and_stays_text() -> None:
     assert found('<tool_call>{"name": "get_weather", "arguments": {"city": "Paris",}}') is None
 

@@ -45,6 +45,8 @@ _BROKEN = re.compile(
     r"\{\s*[\"']?(?:name|function)[\"']?\s*:\s*[\"']([^\"']{1,128})[\"']\s*,\s*[\"']?(?:arguments|parameters)[\"']?\s*:\s*(.*)",
     re.DOTALL,
 )
+_BRACKETS = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|$)|//[^\n]*|/\*.*?\*/|[{}\[\]]", re.DOTALL)
+"""Brackets, and what hides those that are none: strings and comments."""
 _SEPARATOR = " \t\r\n;,"
 _DECODER = json.JSONDecoder()
 _CALL_KEYS = frozenset({"name", "function", "arguments", "parameters", "id", "type", "index", "tool_call_id", "call_id"})
@@ -245,10 +247,22 @@ class _Reader:
         if not fence:
             return None
         self.at = fence.end()
-        return _Reader(fence[1], self.tools, self.depth + 1).read()
+        try:
+            return _Reader(fence[1], self.tools, self.depth + 1).read()
+        except ValueError:
+            return [_faulty(fence[1].strip())]
 
     def _bare(self) -> list[Found] | None:
-        return self._value() if self.text[self.at] in "{[" else None
+        if self.text[self.at] not in "{[":
+            return None
+        start = self.at
+        try:
+            return self._value()
+        except ValueError:
+            if self.depth:  # whether the marks around it are closed is known to whoever reads those
+                raise
+            self.at = len(self.text)
+            return [_faulty(self.text[start:].strip())]
 
     # -- JSON ----------------------------------------------------------------------------------------------------------------
 
@@ -337,6 +351,32 @@ def _call(members: dict[str, str]) -> Found:
     if arguments.startswith('"'):
         arguments = json.loads(arguments)
     return name, "{}" if arguments.strip() in ("null", "") else arguments
+
+
+def _faulty(text: str) -> Found:
+    """Return the call that an object with faulty JSON behind its name stands for, such as one with comments in it.
+
+    Raises:
+        ValueError: it is not faulty, or it is not one whole object that begins as a call does.
+    """
+    broken = _BROKEN.fullmatch(text)
+    if broken is None or not _is_one_object(text):
+        raise _NoCallsError
+    try:
+        json.loads(text)
+    except ValueError:
+        return broken[1], _without_last_brace(broken[2])
+    raise _NoCallsError
+
+
+def _is_one_object(text: str) -> bool:
+    """Whether the bracket that opens the text is closed by its last character and not before."""
+    depth = 0
+    for mark in _BRACKETS.finditer(text):  # a string that is never closed runs to the end: nothing closes the bracket then
+        depth += 1 if mark[0] in "{[" else -1 if mark[0] in "}]" else 0
+        if depth <= 0:
+            return depth == 0 and mark.end() == len(text)
+    return False
 
 
 def _without_last_brace(text: str) -> str:
