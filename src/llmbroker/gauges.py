@@ -13,8 +13,8 @@ keeps the newest statement about one window and takes off what was sent since. W
   bucket shows itself: used / reset is limit / period for one of the usual periods, in several statements of different levels.
 
 After a reset a window lets its limit through, until replies say what is left of it. A statement without a reset holds back for
-a moment only; then as much is let out as comes back on average. No statement holds back longer than an hour, or than a day where
-it says to be a day's: a provider that states nonsense loses no more than this, and most nonsense is no statement to begin with.
+a moment only; then as much is let out as comes back on average. No statement holds back longer than an hour, or a day where it
+says to be a day's: a provider that states nonsense loses no more than this, and most nonsense is no statement to begin with.
 
 Whether the models of one key share a window is not stated. It shows: a shared window counts down from model to model, and has
 one limit. Until it has shown, each model's statements hold back that model alone.
