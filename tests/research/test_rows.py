@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import sqlite3
@@ -433,8 +434,7 @@ def test_a_request_is_noted_before_it_leaves(face: Face, lab: Any, tmp_path: Pat
     noted: list[int] = []
 
     def model(request: HTTPRequest) -> Answer:
-        with sqlite3.connect(f"file:{tmp_path}/copy.db", uri=True):
-            pass
+        sqlite3.connect(f"file:{tmp_path}/copy.db", uri=True).close()
         noted.append(1)
         raise KeyboardInterrupt
 
@@ -475,7 +475,7 @@ def test_what_is_no_run_file_is_left_alone(rows: Face, lab: Any, tmp_path: Path,
 
 
 def test_a_database_of_something_else_is_left_alone(rows: Face, lab: Any, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "other.db") as other:
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db", isolation_level=None)) as other:
         other.execute("CREATE TABLE mine (a)")
     with pytest.raises(ConfigurationError, match="something else"):
         rows.call_llm_par([{"prompt": "a"}], lab, run_file=tmp_path / "other.db")

@@ -62,24 +62,32 @@ class RunFile:
             self._db: sqlite3.Connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, timeout=1.0
             )
-            self._refuse_others()
-            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute("PRAGMA wal_autocheckpoint=8000")
-            self._db.executescript(_SCHEMA)
-            self._check_version()
         except sqlite3.OperationalError as error:
-            why = "another process is using it" if "locked" in str(error) else str(error)
-            raise ConfigurationError(f"The run file {self.path} cannot be opened: {why}.") from None
-        except sqlite3.DatabaseError as error:
-            raise ConfigurationError(f"{self.path} is no run file: {error}.") from None
+            raise ConfigurationError(f"The run file {self.path} cannot be opened: {error}.") from None
+        try:
+            self._begin_use()
+        except BaseException as error:
+            self._db.close()  # a file that is refused stays free for its owner
+            if isinstance(error, sqlite3.OperationalError):
+                why = "another process is using it" if "locked" in str(error) else str(error)
+                raise ConfigurationError(f"The run file {self.path} cannot be opened: {why}.") from None
+            if isinstance(error, sqlite3.DatabaseError):
+                raise ConfigurationError(f"{self.path} is no run file: {error}.") from None
+            raise
+
+    def _begin_use(self) -> None:
+        self._refuse_others()
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute("PRAGMA wal_autocheckpoint=8000")
+        self._db.executescript(_SCHEMA)
+        self._check_version()
 
     def _refuse_others(self) -> None:
         """Leave a database of something else alone."""
         names = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if names and not {"facts", "requests", "results"} <= names:
-            self._db.close()
             raise ConfigurationError(f"{self.path} is no run file but a database of something else.")
 
     def _check_version(self) -> None:
