@@ -101,7 +101,7 @@ def told(run: Run, reply: Any) -> None:
     if run.watch is None:
         return
     for attempt in getattr(reply, "attempts", ()):
-        if attempt.status != "ok" and attempt.llm_name != reply.llm_name:
+        if attempt.status != "ok" and attempt.llm_name != getattr(reply, "llm_name", None):
             detail = getattr(attempt, "detail", None) or getattr(attempt, "error", None)
             run.watch.note(FailedOver(run.step, attempt.llm_name, str(attempt.status), None if detail is None else str(detail)))
     run.watch.note(StepUsage(run.step, usage if isinstance(reply, Reply) else None, cost))
