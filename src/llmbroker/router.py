@@ -262,7 +262,8 @@ def _weigh(
     for member, lanes in entries:
         if lanes and not member.disabled:
             record = member.first if need.stream else member.latency
-            facts[member.name] = (record.usual(), dollars(lanes[0], need) if dollars is not None and preference.cost else None)
+            seconds = record.usual() if preference.speed else 0.0
+            facts[member.name] = (seconds, dollars(lanes[0], need) if dollars is not None and preference.cost else None)
     scale = Scale(preference, [fact[0] for fact in facts.values()], [fact[1] for fact in facts.values()])
 
     def weigh(member: Member, quality: float) -> Worth:
