@@ -24,7 +24,7 @@ from llmbroker import (
     run_tool_loop,
 )
 from llmbroker.broker.engine import request_of
-from llmbroker.errors import ConfigurationError, LLMTimeoutError, StoreError, StreamInterruptedError
+from llmbroker.errors import ConfigurationError, LLMTimeoutError, ServerError, StoreError, StreamInterruptedError
 from llmbroker.journal import open_store, worked
 from llmbroker.journal.ledger import write_limits
 from llmbroker.prices import price_of
@@ -650,6 +650,97 @@ def test_a_day_of_random_faults_stays_within_every_limit_and_holds_nothing_at_it
             if row.status == "ok" and row.usage is not None:
                 minutes[row.ts.timestamp() // 60] += row.usage.total_tokens
         assert max(minutes.values()) <= 60
+
+
+# -- direct models -------------------------------------------------------------------------------------------------------
+
+
+def direct(broker: Any, stream: bool, **arguments: Any) -> Any:
+    """Ask the direct model of a broker, whole or streamed; return the reply."""
+    client = broker.broker.direct("d")
+    if broker.kind == "sync":
+        if not stream:
+            return client.chat("hi", **arguments)
+        made = client.stream("hi", **arguments)
+        list(made)
+        return made.reply
+
+    async def run() -> Any:
+        if not stream:
+            return await client.chat("hi", **arguments)
+        made = client.stream("hi", **arguments)
+        async for _ in made:
+            pass
+        return made.reply
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_direct_model_is_another_path_to_the_same_key(face: Any, stream: bool) -> None:
+    world = World(a=ok("A"), d=streamed("D") if stream else ok("D"))
+    broker = face(
+        world,
+        [member("a", api_key_ref="K1")],
+        direct=[member("d", api_key_ref="K2")],
+        secrets={"K1": "same-key", "K2": "same-key"},
+        limits=[Limit(key="K1", calls=2, window="day"), Limit(scope="*", tokens=10_000)],
+    )
+    broker.chat("hi")
+    assert direct(broker.of("bob"), stream).text == "D"
+    for ask in (lambda: broker.chat("hi", wait=1), lambda: direct(broker, stream)):
+        with pytest.raises(LimitReachedError, match="2 of 2 calls"):
+            ask()
+    assert world.asked == ["a", "d"]
+    assert [(one.scope, one.used) for one in broker.snapshot().limits] == [(None, {"calls": 2}), ("bob", {"tokens": 10})]
+    assert nothing_held(broker)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_direct_call_waits_for_a_window_and_what_failed_is_given_back(face: Any, stream: bool) -> None:
+    good = streamed("D") if stream else ok("D")
+    world = World(d=[refuse(500), good])
+    broker = face(world, [], direct=[member("d")], limits=[Limit(calls=1, window="minute")])
+    with pytest.raises(ServerError):
+        direct(broker, stream)
+    assert spent(broker) == {"calls": 0}
+    direct(broker, stream)
+    opens = 60 - world.port.time() % 60
+    before = world.port.now()
+    assert direct(broker, stream, timeout=opens + 5).text == "D"
+    assert world.port.now() - before == pytest.approx(opens, abs=0.1)
+    with pytest.raises(LimitReachedError):
+        direct(broker, stream, timeout=5)
+    assert nothing_held(broker)
+
+
+def test_a_direct_stream_that_breaks_or_is_left_keeps_the_estimate(face: Any) -> None:
+    world = World(d=streamed("one", "two", end=False))
+    broker = face(world, [], direct=[member("d")], limits=[Limit(tokens=10_000)])
+    with pytest.raises(StreamInterruptedError):
+        direct(broker, True, params={"max_tokens": 300})
+    assert 300 < spent(broker)["tokens"] < 320
+    client = broker.broker.direct("d")
+    if broker.kind == "sync":
+        with client.stream("hi", params={"max_tokens": 300}) as stream:
+            next(iter(stream))
+    else:
+
+        async def leave() -> None:
+            async with client.stream("hi", params={"max_tokens": 300}) as stream:
+                async for _ in stream:
+                    break
+
+        asyncio.run(leave())
+    assert 600 < spent(broker)["tokens"] < 640
+    assert nothing_held(broker)
+
+
+def test_without_limits_a_direct_client_is_the_plain_one() -> None:
+    from llmbroker import DirectClient
+
+    with Broker(pool=[], direct=[member("d")], journal=False, io=World(d=ok()).port) as broker:
+        assert type(broker.direct("d")) is DirectClient
 
 
 # -- stores --------------------------------------------------------------------------------------------------------------

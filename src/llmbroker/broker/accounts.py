@@ -53,7 +53,7 @@ from llmbroker.errors import StoreError
 from llmbroker.io import Port
 from llmbroker.journal import Call, Journal, new_id
 from llmbroker.journal.ledger import Ledger
-from llmbroker.pool import Lane, Lease
+from llmbroker.pool import Lane
 
 log = logging.getLogger("llmbroker.broker")
 
@@ -96,9 +96,8 @@ class Accounts:
 
     # -- before an attempt -----------------------------------------------------------------------------------------------
 
-    async def reserve(self, ask: Ask, lease: Lease) -> bool:
+    async def reserve(self, ask: Ask, lane: Lane) -> bool:
         """Hold what an attempt may take; False if a limit has no room: then its lane is closed for the call for a while."""
-        lane = lease.lane
         if ask.limits is None:
             ask.limits = tuple(limit for limit in self.limits if concerns(limit, ask.scope, ask.operation))
         mark = lane.key.mark if lane.deployment.key is not None else None

@@ -9,14 +9,15 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from llmbroker.broker.caller import Caller, ChatOptions, picked
+from llmbroker.broker.direct import MeteredStream, Turnstile, metered
 from llmbroker.broker.engine import Engine, request_of
 from llmbroker.broker.loops import AsyncLoopStream, given, loops
 from llmbroker.broker.replies import PooledReply
 from llmbroker.broker.states import Snapshot
 from llmbroker.broker.streams import AsyncPooledStream
 from llmbroker.catalog import Limit, LLMConfig
-from llmbroker.client import AsyncDirectClient, EventSource, ReplyStream
-from llmbroker.exchange import Event, Reply
+from llmbroker.client import AsyncDirectClient, EventSource
+from llmbroker.exchange import Event, Reply, Request
 from llmbroker.io import Port
 from llmbroker.journal import Call, Stats
 from llmbroker.preference import Prefer
@@ -30,17 +31,20 @@ class PoolDirectClient(AsyncDirectClient):
     _config: LLMConfig
     _scope: str | None
     _ready: bool
+    _turnstile: Turnstile | None
 
     @classmethod
     def of(cls, engine: Engine, config: LLMConfig, scope: str | None) -> Self:
         """Return the client of a model that a broker knows."""
         client = cls.over(engine.port, table.deployment_for(config, None))
         client._engine, client._config, client._scope, client._ready = engine, config, scope, False
+        client._turnstile = None
         return client
 
     async def _prepare(self) -> None:
         if not self._ready:
             self._deployment = await self._engine.direct_deployment(self._config, self._scope)
+            self._turnstile = self._engine.turnstile(self._config, self._deployment, self._scope)
             self._ready = True
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -48,36 +52,50 @@ class PoolDirectClient(AsyncDirectClient):
         yield from self._prepare().__await__()
         return self
 
-    async def chat(self, messages: Any, **arguments: Any) -> Reply:
-        """Send messages and return the whole reply; arguments and errors as of ``AsyncDirectClient.chat``."""
+    async def _whole(self, request: Request, deadline: float) -> Reply:
         await self._prepare()
-        return await super().chat(messages, **arguments)
+        if self._turnstile is not None:
+            return await metered(self._turnstile, request, deadline)
+        return await super()._whole(request, deadline)
 
-    def _source(self, *arguments: Any) -> EventSource:  # type: ignore[override]
-        return _Prepared(self, super()._source(*arguments))
+    def _streamed(self, request: Request, deadline: float) -> EventSource:
+        return _Prepared(self, request, deadline)
+
+    async def source(self, request: Request, deadline: float) -> EventSource:
+        """Return the source of a stream; its key is looked up first."""
+        await self._prepare()
+        if self._turnstile is not None:
+            return MeteredStream(self._turnstile, request, deadline)
+        return super()._streamed(request, deadline)
 
 
 class _Prepared:
     """The source of a stream whose key is looked up first."""
 
-    def __init__(self, client: PoolDirectClient, inner: ReplyStream) -> None:
+    def __init__(self, client: PoolDirectClient, request: Request, deadline: float) -> None:
         self._client = client
-        self._inner = inner
+        self._arguments = request, deadline
+        self._inner: EventSource | None = None
+        self._over = False
 
     @property
     def reply(self) -> Reply | None:
         """The whole answer, after the end."""
-        return self._inner.reply
+        return None if self._inner is None else self._inner.reply
 
     async def next_events(self) -> list[Event]:
         """Return the next events."""
-        await self._client._prepare()
-        self._inner._deployment = self._client._deployment
+        if self._over:
+            return []
+        if self._inner is None:
+            self._inner = await self._client.source(*self._arguments)
         return await self._inner.next_events()
 
     async def close(self) -> None:
         """Stop."""
-        await self._inner.close()
+        self._over = True
+        if self._inner is not None:
+            await self._inner.close()
 
 
 class AsyncBroker(Caller):
@@ -247,7 +265,7 @@ class AsyncBroker(Caller):
         )  # fmt: skip
 
     def direct(self, alias: str | None = None, *, name: str | None = None) -> PoolDirectClient:
-        """Return a client of one model that you choose: no failover, no row; errors reach you.
+        """Return a client of one model that you choose: no failover, no row; limits hold for it, too; errors reach you.
 
         ``await`` it to have the key looked up at once; else that is done by its first call.
 

@@ -5,10 +5,12 @@ Nothing here waits or keeps anything; ``accounts`` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from llmbroker import prices
 from llmbroker.allowances import (
+    BILLION,
     SECOND,
     Account,
     Demand,
@@ -32,7 +34,7 @@ from llmbroker.allowances import (
 from llmbroker.broker.replies import Ask
 from llmbroker.catalog import Limit
 from llmbroker.catalog.limit import MEASURES
-from llmbroker.errors import ConnectionFailedError, LLMTimeoutError
+from llmbroker.errors import ConnectionFailedError, LimitReachedError, LLMTimeoutError
 from llmbroker.exchange import Usage
 from llmbroker.journal import Call, utc, worked
 from llmbroker.pool import Lane
@@ -170,3 +172,26 @@ def _taken(call: Call, error: BaseException | None) -> bool:
     if isinstance(error, ConnectionFailedError):
         return error.sent
     return call.status == "error" and call.http_status is None
+
+
+def reached(refusals: Iterable[Refused], more: str = "", attempts: tuple[Any, ...] = ()) -> LimitReachedError:
+    """Make the error that says which limits are reached, how much of them is used, and when the first one opens."""
+    several = sorted(refusals, key=lambda refused: (refused.ends is None, refused.ends or 0))
+    first = several[0]
+    words = "; ".join(dict.fromkeys(refused.words for refused in several[:8]))
+
+    def amount(value: int) -> float:
+        return value / BILLION if first.measure == "cost" else value
+
+    return LimitReachedError(
+        f"A limit of this broker is reached, no provider refused: {words}.{more}",
+        reason="limit",
+        retry_at=None if first.ends is None else utc(first.ends / SECOND),
+        attempts=attempts,
+        limit=first.limit,
+        measure=first.measure,
+        used=amount(first.used),
+        reserved=amount(first.held),
+        most=amount(first.most),
+        hint="snapshot().limits shows all of them; raise it with limits=, or wait until it opens.",
+    )

@@ -113,7 +113,7 @@ class Core:
         assert self.accounts is not None
         admitted = False
         try:
-            admitted = await self.accounts.reserve(ask, lease)
+            admitted = await self.accounts.reserve(ask, lease.lane)
         finally:
             if not admitted:
                 self.desk.unsent(lease, ask, self.port.now())

@@ -17,6 +17,7 @@ from llmbroker.broker.claims import Price
 from llmbroker.broker.core import Core
 from llmbroker.broker.costs import Costs
 from llmbroker.broker.desk import Desk
+from llmbroker.broker.direct import Turnstile
 from llmbroker.broker.flow import obtain, whole
 from llmbroker.broker.keys import Lanes, needs_key, refs_of
 from llmbroker.broker.replies import Ask
@@ -202,6 +203,14 @@ class Engine:
                 provider=keyless.provider.id,
             )
         return keyless
+
+    def turnstile(self, config: LLMConfig, deployment: Deployment, scope: str | None) -> Turnstile | None:
+        """Return what meters a direct model, or None where there are no limits."""
+        accounts = self.core.accounts
+        if accounts is None:
+            return None
+        lane = self.lanes.outside(config, deployment, refs_of(config, deployment.provider))
+        return Turnstile(self.port, accounts, lane, scope)
 
     # -- ratings, rows, states -------------------------------------------------------------------------------------------
 

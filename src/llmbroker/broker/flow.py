@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from llmbroker.allowances import BILLION, SECOND
+from llmbroker.broker.claims import reached
 from llmbroker.broker.core import Core
 from llmbroker.broker.replies import Ask, Choice, pooled
 from llmbroker.client import complete
@@ -400,26 +400,11 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
 
 def _reached(ask: Ask, plan: Plan, now: float) -> LimitReachedError:
     """Make the error that says which limit is reached, how much of it is used, and when it opens."""
-    refusals = sorted((ask.limited or {}).values(), key=lambda refused: (refused.ends is None, refused.ends or 0))
-    first = refusals[0]
-    words = "; ".join(dict.fromkeys(refused.words for refused in refusals[:8]))
     others = [_why(passed, now) for passed in plan.passed if passed.reason != "limit"]
     further = f"; and {len(others) - 3} more" if len(others) > 3 else ""
     more = f" Besides: {'; '.join(others[:3])}{further}." if others else ""
     tried = f" Tried {len(ask.attempts)}: {_tried(ask)}." if ask.attempts else ""
-    unit = BILLION if first.measure == "cost" else 1
-    error = LimitReachedError(
-        f"A limit of this broker is reached, no provider refused: {words}.{more}{tried}",
-        reason="limit",
-        retry_at=datetime.fromtimestamp(first.ends / SECOND, UTC) if first.ends is not None else None,
-        attempts=tuple(ask.attempts),
-        limit=first.limit,
-        measure=first.measure,
-        used=first.used / unit if unit > 1 else first.used,
-        reserved=first.held / unit if unit > 1 else first.held,
-        most=first.most / unit if unit > 1 else first.most,
-        hint="snapshot().limits shows all of them; raise it with limits=, or wait until it opens.",
-    )
+    error = reached((ask.limited or {}).values(), more + tried, tuple(ask.attempts))
     error.__cause__ = ask.error
     return error
 

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlsplit
 
 from llmbroker.catalog import Abilities, LLMConfig
@@ -18,7 +18,7 @@ from llmbroker.credentials import KeyRing, Secret
 from llmbroker.errors import ConfigurationError, InvalidRequestError, StoreError
 from llmbroker.pool import Key, Lane, Member
 from llmbroker.providers import table
-from llmbroker.providers.base import Provider
+from llmbroker.providers.base import Deployment, Provider
 from llmbroker.router import Entry
 
 log = logging.getLogger("llmbroker.broker")
@@ -182,6 +182,18 @@ class Lanes:
                 self._troubles.popitem(last=False)
             log.warning("%s goes %s: %s", name, "with the key of another place" if found else "without its key", trouble)
 
+    def outside(self, config: LLMConfig, deployment: Deployment, refs: Iterable[str]) -> Lane:
+        """Return a lane of a model that is no member, on the same key as members that use it."""
+        secret = deployment.key
+        with self._lock:
+            key = self._keys.get((_host(config), secret)) if secret is not None else None
+            if key is None:
+                key = Key(secret.source if secret is not None else "no key")
+                key.mark = _mark(config, secret)
+            if secret is not None:
+                key.refs |= {ref for ref in refs if secret.source.endswith(ref)} or frozenset(refs)
+            return Lane(self._member(config, len(self.members)), key, deployment)
+
     def _lane(self, member: Member, secret: Secret | None, refs: frozenset[str] = frozenset()) -> Lane:
         with self._lock:
             lane = self._made(member, secret)
@@ -189,13 +201,12 @@ class Lanes:
             return lane
 
     def _made(self, member: Member, secret: Secret | None) -> Lane:
-        host = urlsplit(member.config.base_url).netloc if member.config.base_url else member.config.provider or ""
+        host = _host(member.config)
         ident: tuple[str, Secret | str] = (host, secret if secret is not None else member.name)
         key = self._keys.get(ident)
         if key is None:
             key = self._keys[ident] = Key(secret.source if secret is not None else "no key")
-            named = f"{host}\n{secret.reveal() if secret is not None else member.name}"
-            key.mark = hashlib.sha256(named.encode()).hexdigest()[:20]
+            key.mark = _mark(member.config, secret)
         lane = self._lanes.get((member.name, key))
         if lane is None or lane.member is not member:
             lane = self._lanes[member.name, key] = Lane(member, key, table.deployment_for(member.config, secret))
@@ -208,6 +219,16 @@ class Lanes:
         else:
             self._lanes.move_to_end((member.name, key))
         return lane
+
+
+def _host(config: LLMConfig) -> str:
+    return urlsplit(config.base_url).netloc if config.base_url else config.provider or ""
+
+
+def _mark(config: LLMConfig, secret: Secret | None) -> str:
+    """Return what a key is called where others read it."""
+    named = f"{_host(config)}\n{secret.reveal() if secret is not None else config.name}"
+    return hashlib.sha256(named.encode()).hexdigest()[:20]
 
 
 def provider_of(config: LLMConfig) -> Provider:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from llmbroker.broker.caller import Caller, ChatOptions, picked
+from llmbroker.broker.direct import MeteredDirectClient
 from llmbroker.broker.engine import request_of
 from llmbroker.broker.loops import LoopStream, given, loops
 from llmbroker.broker.replies import PooledReply
@@ -203,7 +204,7 @@ class Broker(Caller):
         )  # fmt: skip
 
     def direct(self, alias: str | None = None, *, name: str | None = None) -> DirectClient:
-        """Return a client of one model that you choose: no failover, no row; errors reach you.
+        """Return a client of one model that you choose: no failover, no row; limits hold for it, too; errors reach you.
 
         Args:
             alias: of the catalog or of ``direct=``.
@@ -215,7 +216,8 @@ class Broker(Caller):
         """
         config = self._engine.direct_config(alias, name)
         deployment = self._io.drive(self._engine.direct_deployment(config, self._scope))
-        return DirectClient.over(self._io, deployment)
+        turnstile = self._engine.turnstile(config, deployment, self._scope)
+        return DirectClient.over(self._io, deployment) if turnstile is None else MeteredDirectClient.through(turnstile)
 
     def record_quality(self, score: float, *, call_id: str | None = None, trace_id: str | None = None) -> None:
         """Rate a call, 0 (useless) to 1 (perfect): by its id, or the most recent successful one of a trace.

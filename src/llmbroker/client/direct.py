@@ -14,7 +14,7 @@ from llmbroker.client.flow import EventSource, ReplyStream, complete
 from llmbroker.credentials import Secret
 from llmbroker.errors import ConfigurationError, InvalidRequestError, MissingKeyError
 from llmbroker.exchange import Event, Reply, Request, TextDelta, make_request
-from llmbroker.io import Port
+from llmbroker.io import Flow, Port
 from llmbroker.messages import check_text, shown
 from llmbroker.providers import table
 from llmbroker.providers.base import Deployment, Provider
@@ -260,7 +260,7 @@ class _Direct:
 
     def _source(
         self, prompt: Any, messages: Any, tools: Any, choice: Any, response_format: Any, timeout: Any, params: Any
-    ) -> ReplyStream:
+    ) -> EventSource:
         request = self._request(
             one_of(prompt, messages),
             tools=tools,
@@ -269,7 +269,13 @@ class _Direct:
             params=params,
             stream=True,
         )
-        return ReplyStream(self._io, self._deployment, request, self._deadline(timeout))
+        return self._streamed(request, self._deadline(timeout))
+
+    def _whole(self, request: Request, deadline: float) -> Flow[Reply]:
+        return complete(self._io, self._deployment, request, deadline)
+
+    def _streamed(self, request: Request, deadline: float) -> EventSource:
+        return ReplyStream(self._io, self._deployment, request, deadline)
 
 
 def one_of(prompt: Any, messages: Any) -> Any:
@@ -357,7 +363,7 @@ class DirectClient(_Direct):
             ProviderError, ConnectionFailedError, LLMTimeoutError, InvalidProviderResponseError: with provider and model.
         """
         request = self._request(messages, tools=tools, choice=tool_choice, response_format=response_format, params=params)
-        return self._io.drive(complete(self._io, self._deployment, request, self._deadline(timeout)))
+        return self._io.drive(self._whole(request, self._deadline(timeout)))
 
     def stream(
         self,
@@ -432,7 +438,7 @@ class AsyncDirectClient(_Direct):
     ) -> Reply:
         """Send messages and return the whole reply; arguments and errors as of ``DirectClient.chat``."""
         request = self._request(messages, tools=tools, choice=tool_choice, response_format=response_format, params=params)
-        return await complete(self._io, self._deployment, request, self._deadline(timeout))
+        return await self._whole(request, self._deadline(timeout))
 
     def stream(
         self,
