@@ -8,8 +8,8 @@ each behind a lock. A connection that broke while nobody looked is made anew and
 repeated (a row whose id is there is left out).
 
 A server may be away, or be there and not answer. What stands on the way of a call (a row, a key, a look at what other processes
-learnt) waits for an answer twenty times as long as it usually takes, within ``SOON``; then the connection is given up, rows go
-to a spool file in llmbroker's own folder, and a new connection is made in a thread of its own, for which no call waits longer
+learnt) waits for an answer twenty times as long as answers take, within ``SOON``; then the connection is given up, rows go to a
+spool file in llmbroker's own folder, and a new connection is made in a thread of its own, for which no call waits longer
 than ``AGAIN`` seconds, nor more often than the journal's pauses allow.
 """
 
@@ -32,7 +32,7 @@ from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
 from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS
-from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, clock, connection_class, driver, silence
+from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, connection_class, driver, silence
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
 from llmbroker.journal.tidings import Look, Since, Tidings, look, tell
 from llmbroker.transports.model_store import data_home
@@ -283,12 +283,8 @@ class PostgresStore:
             stale = link.connection is not None
             while True:
                 try:
-                    connection = link.opened(self._connect)
-                    begun = clock()
-                    connection.until = begun + link.patience
-                    result = work(connection)
-                    link.took(clock() - begun)
-                    self._writer.hasty = self._reader.hasty = False
+                    result = work(link.opened(self._connect))
+                    self._haste(False)
                 except psycopg.Error as error:
                     broken = link.connection is None or link.connection.closed or link.connection.broken
                     if broken or isinstance(error, psycopg.OperationalError):
@@ -297,14 +293,17 @@ class PostgresStore:
                         stale = False  # it had been lying idle and the server was gone: once more, with a new one
                         continue
                     if link.connection is None:
-                        self._writer.hasty = self._reader.hasty = True
+                        self._haste(True)
                     raise self._failure(error) from error
                 else:
                     return result
 
+    def _haste(self, hasty: bool) -> None:
+        for link in (self._writer, self._reader, self._counter):
+            link.hasty = hasty
+
     def _connect(self, timeout: int) -> Any:
         made = connection_class().connect(self.address, autocommit=True, connect_timeout=CONNECT, tcp_user_timeout=2 * WORK)
-        made.until = clock() + 2 * WORK / 1000
         try:
             made.execute(f"SET statement_timeout = {timeout}")
             _migrate(made, self.where)

@@ -44,20 +44,24 @@ def driver() -> Any:
 
 @functools.cache
 def connection_class() -> Any:
-    """Return a connection that gives an answer up at a moment, ``until``: a server may be there and not answer."""
+    """Return a connection that gives up an answer that takes too long: a server may be there and not answer."""
     psycopg = driver()
 
     class Impatient(psycopg.Connection):  # type: ignore[misc, name-defined]
-        until = float("inf")
+        link: Link | None = None
 
         def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-            """Consume what talks to the server, at most until then."""
-            left = self.until - clock()
+            """Consume what talks to the server, until its answer is there or has taken too long."""
+            link, begun = self.link, clock()
+            patience = 2 * WORK / 1000 if link is None else link.patience
             try:
-                return super().wait(_bounded(gen, self.until), min(interval, max(left, 0.01)))
+                result = super().wait(_bounded(gen, begun + patience), min(interval, 0.2 * patience))
             except silence():
                 self.pgconn.finish()  # nothing more is said on it: no rollback either
                 raise
+            if link is not None:
+                link.took(clock() - begun)
+            return result
 
     return Impatient
 
@@ -108,8 +112,8 @@ class Link:
         return most if self._usual is None else min(max(20.0 * self._usual, least), most)
 
     def took(self, seconds: float) -> None:
-        """Take note of how long an answer took."""
-        self._usual = seconds if self._usual is None else self._usual + 0.1 * (seconds - self._usual)
+        """Take note of how long an answer took: the slowest counts, and is forgotten slowly."""
+        self._usual = max(seconds, 0.98 * (self._usual or 0.0))
 
     def opened(self, connect: Callable[[int], Any]) -> Any:
         """Return the connection; a new one is made in a thread, so that nobody need wait for it."""
@@ -120,6 +124,7 @@ class Link:
                 raise silence()("the server does not answer")
             self._coming = None
             self.connection, self.pid = coming.result(), os.getpid()
+            self.connection.link = self
         return self.connection
 
     def drop(self) -> None:
