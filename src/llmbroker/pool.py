@@ -26,15 +26,17 @@ UNKNOWN_NORMAL = 60.0
 class Key:
     """One credential at one provider, with what all its models share."""
 
-    __slots__ = ("cap", "health", "mark", "members", "quota", "refs", "running", "source")
+    __slots__ = ("account", "cap", "health", "mark", "members", "quota", "refs", "running", "source")
 
     def __init__(self, source: str) -> None:
         self.source = source
         """Where it was found, never what it is."""
         self.mark = ""
         """What it is called where other processes of the same store read it: a hash."""
-        self.refs: frozenset[str] = frozenset()
-        """The names under which it was found."""
+        self.account = ""
+        """What limits know its value by, at whichever provider: a hash; "" where there is none."""
+        self.refs: set[str] = set()
+        """The names under which its value was found."""
         self.members: list[Member] = []
         self.health = Health()
         self.quota = Quota()

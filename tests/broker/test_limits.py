@@ -191,6 +191,17 @@ def test_a_keys_limit_holds_on_every_path_to_that_key(face: Any) -> None:
     assert "same-key" not in str(state)
 
 
+def test_one_value_is_one_key_wherever_it_is_sent(face: Any) -> None:
+    """By a provider's name or by its address, in one pool or as a direct model: the account is that of the value."""
+    world = World(a=ok("A"), b=ok("B"))
+    other = LLMConfig(name="b", model="b", base_url="http://other.test/v1", api_key_ref="K2", weight=0.1)
+    pool = [member("a", 0.9, api_key_ref="K1"), other]
+    broker = face(world, pool, secrets={"K1": "same-key", "K2": "same-key"}, limits=[Limit(key="K2", calls=1)])
+    broker.chat("hi")
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=1)
+
+
 def test_a_failover_stays_within_the_keys_limit(face: Any) -> None:
     world = World(a=refuse(500), b=ok("B"), c=ok("C"))
     pool = [member("a", 0.9, api_key_ref="K1"), member("b", 0.8, api_key_ref="K1"), member("c", 0.1)]

@@ -100,7 +100,7 @@ class Accounts:
         """Hold what an attempt may take; False if a limit has no room: then its lane is closed for the call for a while."""
         if ask.limits is None:
             ask.limits = tuple(limit for limit in self.limits if concerns(limit, ask.scope, ask.operation))
-        mark = lane.key.mark if lane.deployment.key is not None else None
+        mark = lane.key.account or None
         limits = [limit for limit in ask.limits if concerns_key(limit, lane.key.refs, mark)]
         if not limits:
             return True

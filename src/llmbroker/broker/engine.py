@@ -284,7 +284,7 @@ class Engine:
                 for entry in entries
             }
             waiting = len(self.desk.queue)
-        limits, alone = await self._limits(scope, {one.key.mark: one.key.source for _, lanes in entries for one in lanes})
+        limits, alone = await self._limits(scope, {one.key.account: one.key.source for _, lanes in entries for one in lanes})
         times = [state.until for state in states.values() if state.until is not None]
         free = any(state.available for state in states.values())
         missing = [self.lanes.refs(entry[0])[:1] for entry in entries if not entry[1]]

@@ -23,6 +23,8 @@ from llmbroker.router import Entry
 
 log = logging.getLogger("llmbroker.broker")
 
+MOST_LANES = 4096
+"""Lanes that are remembered at least."""
 SCOPES = 1024
 """Scopes whose lanes are remembered; the one that was not used for longest is forgotten first."""
 
@@ -56,6 +58,7 @@ class Lanes:
         self._fresh = fresh
         self._lock = threading.RLock()
         self._keys: dict[tuple[str, Secret | str], Key] = {}
+        self._names: dict[Secret, set[str]] = {}
         self._lanes: OrderedDict[tuple[str, Key], Lane] = OrderedDict()
         self._seen: OrderedDict[str | None, tuple[float, tuple[Entry, ...]]] = OrderedDict()
         self.members: list[Member] = []
@@ -188,10 +191,9 @@ class Lanes:
         with self._lock:
             key = self._keys.get((_host(config), secret)) if secret is not None else None
             if key is None:
-                key = Key(secret.source if secret is not None else "no key")
-                key.mark = _mark(config, secret)
+                key = self._key(config, secret)
             if secret is not None:
-                key.refs |= {ref for ref in refs if secret.source.endswith(ref)} or frozenset(refs)
+                key.refs |= {ref for ref in refs if secret.source.endswith(ref)} or set(refs)
             return Lane(self._member(config, len(self.members)), key, deployment)
 
     def _lane(self, member: Member, secret: Secret | None, refs: frozenset[str] = frozenset()) -> Lane:
@@ -200,20 +202,30 @@ class Lanes:
             lane.key.refs |= refs
             return lane
 
+    def _key(self, config: LLMConfig, secret: Secret | None) -> Key:
+        key = Key(secret.source if secret is not None else "no key")
+        named = f"{_host(config)}\n{secret.reveal() if secret is not None else config.name}"
+        key.mark = _hash(named)
+        if secret is not None:
+            if len(self._names) > MOST_LANES:
+                self._names = {one: key.refs for (_, one), key in self._keys.items() if isinstance(one, Secret)}
+            key.account = _hash(f"limits\n{secret.reveal()}")
+            key.refs = self._names.setdefault(secret, set())
+        return key
+
     def _made(self, member: Member, secret: Secret | None) -> Lane:
         host = _host(member.config)
         ident: tuple[str, Secret | str] = (host, secret if secret is not None else member.name)
         key = self._keys.get(ident)
         if key is None:
-            key = self._keys[ident] = Key(secret.source if secret is not None else "no key")
-            key.mark = _mark(member.config, secret)
+            key = self._keys[ident] = self._key(member.config, secret)
         lane = self._lanes.get((member.name, key))
         if lane is None or lane.member is not member:
             lane = self._lanes[member.name, key] = Lane(member, key, table.deployment_for(member.config, secret))
             key.members = [m for m in key.members if m.name != member.name] + [member]
             if self.greet is not None:
                 self.greet(lane)
-            while len(self._lanes) > max(4096, 4 * len(self.members)):
+            while len(self._lanes) > max(MOST_LANES, 4 * len(self.members)):
                 (_, gone), _ = self._lanes.popitem(last=False)
                 self._keys = {ident: key for ident, key in self._keys.items() if key is not gone}
         else:
@@ -225,9 +237,8 @@ def _host(config: LLMConfig) -> str:
     return urlsplit(config.base_url).netloc if config.base_url else config.provider or ""
 
 
-def _mark(config: LLMConfig, secret: Secret | None) -> str:
+def _hash(named: str) -> str:
     """Return what a key is called where others read it."""
-    named = f"{_host(config)}\n{secret.reveal() if secret is not None else config.name}"
     return hashlib.sha256(named.encode()).hexdigest()[:20]
 
 
