@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 To hold an amount is one conditional statement for each account: it adds what is wanted only where what is spent, held and
-wanted together fits. All accounts of an attempt are asked in one transaction, in their order, so that nobody waits in a circle;
-one that has no room undoes the others. The hold is a row of its own, written first: work that is done twice, because a
-connection broke, finds it there. ``settle`` takes that row away and counts what was used, and so is done once, too. A row
-whose moment has passed belongs to a process that died: whoever finds no room gives back what it held and tries once more.
+wanted together fits. All accounts of an attempt are asked in one transaction, in their order, so that nobody waits in a
+circle; one that has no room undoes the others. The hold is a row of its own, written first: work that is done twice, because
+a connection broke, finds it there. ``settle`` takes that row away and counts what was used, and so is done once, too; a hold
+that comes after its end, because its caller left meanwhile, finds its name taken and holds nothing. A row whose moment has
+passed belongs to a process that died: whoever finds no room gives back what it held and tries once more.
 """
 
 from __future__ import annotations
@@ -171,7 +172,9 @@ def _settle(db: Statements, settled: Settled, now: int) -> None:
         return
     back = bool(db.execute(_END, (hold.id, UNDER_WAY)).rowcount)
     if not back and not db.execute(_END, (hold.id, LAPSED)).rowcount:
-        return  # it was settled before
+        # It was settled before; or its caller left while it was being made, and it comes only now: its name is taken then.
+        db.execute(_HOLD, (hold.id, now, ELSEWHERE, ""))
+        return
     for demand, spent in zip(hold.demands, settled.spent, strict=True):
         _close(db, demand, spent, back=back, unpriced=settled.unpriced)
 
