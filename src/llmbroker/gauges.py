@@ -156,9 +156,10 @@ class Gauge:
             left = self.left - sum(size for at, size in sent if since < at < free_at)
             if now < free_at:
                 return left
-            if self.limit is None or now >= free_at + (self.period or MINUTE):
+            period = min(self.period or MINUTE, HOUR)
+            if self.limit is None or now >= free_at + period:
                 return math.inf
-            back = 1.0 + (now - free_at) * self.limit / (self.period or MINUTE)  # so much, until a reply says more
+            back = 1.0 + (now - free_at) * self.limit / period  # so much, until a reply says more
             return min(self.limit, max(0.0, left) + back) - sum(size for at, size in sent if at >= free_at)
         if now < self.opens_at:
             return self.left - sum(size for at, size in sent if at > since)
@@ -182,7 +183,7 @@ class Gauge:
             free_at = self._at + self._held()
             if now < free_at or not self.limit:
                 return max(now, free_at)
-            period = self.period or MINUTE
+            period = min(self.period or MINUTE, HOUR)
             return max(now, min(now + over * period / self.limit, free_at + period))
         at = self.opens_at + LATE
         if now < at:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.choosing.parts import entries, half, lane, need
 
@@ -252,6 +252,7 @@ METERS = st.builds(
 )
 
 
+@example([([Meter("requests", "requests", 0.0, 1.0, None, 86411.0)], 10.0, 0, False)])
 @given(
     st.lists(st.tuples(st.lists(METERS, max_size=3), st.floats(0.0, 100.0), st.integers(0, 10**6), st.booleans()), max_size=25)
 )
