@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -838,6 +839,41 @@ def test_what_was_counted_alone_is_told_to_the_store_once(face: Any, tmp_path: P
     other = face(world, ladder("a"), journal=where, limits=limits)
     assert spent(other) == {"calls": 7, "tokens": 70}
     assert nothing_held(other)
+
+
+def test_a_file_that_another_program_locks_for_long_is_counted_without_and_told_later(tmp_path: Path) -> None:
+    where = tmp_path / "calls.db"
+    world = World(a=ok())
+    with Broker(pool=ladder("a"), io=world.port, journal=where, limits=[Limit(calls=9)]) as broker:
+        broker.chat("hi")
+        other = sqlite3.connect(where, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        broker.chat("hi")
+        broker.chat("hi")
+        assert broker._engine.core.accounts is not None
+        assert "another program holds it" in broker._engine.core.accounts.trouble
+        other.execute("ROLLBACK")
+        other.close()
+        world.port.advance(60)
+        broker.chat("hi")
+        (state,) = broker.snapshot().limits
+        assert (state.used, state.reserved, state.shared) == ({"calls": 4}, {"calls": 0}, True)
+
+
+def test_no_value_of_a_key_is_in_what_limits_keep(face: Any, tmp_path: Path) -> None:
+    broker = face(
+        World(a=ok()),
+        [member("a", api_key_ref="K1")],
+        secrets={"K1": "canary-7Qp2xV"},
+        journal=tmp_path / "calls.db",
+        limits=[Limit(key="K1", calls=1)],
+    )
+    broker.chat("hi")
+    with pytest.raises(LimitReachedError) as caught:
+        broker.chat("hi", wait=1)
+    assert "canary" not in f"{caught.value!r} {caught.value.__dict__} {broker.snapshot()!r}"
+    for file in tmp_path.iterdir():
+        assert b"canary" not in file.read_bytes()
 
 
 def test_a_strict_limit_refuses_while_nobody_counts_for_all(face: Any, tmp_path: Path) -> None:

@@ -1,13 +1,20 @@
-"""Four processes, one store, one limit: exactly what is permitted passes."""
+"""Four processes with one limit pass exactly what is permitted; callers that leave at any moment leave nothing held."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
+from tests.broker.served import models
+
+from llmbroker import AsyncBroker, Limit, LLMConfig
 from llmbroker.allowances import NOTHING
 from llmbroker.journal import open_store
 from llmbroker.journal.ledger import Ledger
@@ -77,3 +84,41 @@ def test_four_processes_of_one_server_pass_exactly_what_is_permitted(tmp_path: P
     ledger = Ledger(open_store(where))
     assert [(one.spent, one.held) for one in ledger.accounts(["all: calls for ever"], 0)] == [((200, 0, 0), NOTHING)]
     ledger.store.close()
+
+
+@pytest.mark.parametrize("place", ["memory", "sqlite", "postgres"])
+def test_callers_that_leave_at_any_moment_leave_nothing_held_and_every_attempt_counted(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMBROKER_HOME", str(tmp_path))
+    where: Any = {"memory": ":memory:", "sqlite": tmp_path / "broker.db"}.get(place) or new_database()
+    dice = random.Random(7)
+
+    async def one(broker: Any, at: int) -> None:
+        user = broker.for_scope(f"user {at % 3}")
+        if at % 3:
+            await user.chat("hi", fastest_of=1 + at % 2)
+            return
+        async for _ in user.stream("hi"):
+            pass
+
+    async def storm(pool: list[LLMConfig]) -> None:
+        limits = [Limit(calls=10**6), Limit(scope="*", tokens=10**6, window="day")]
+        async with AsyncBroker(pool=pool, journal=where, limits=limits) as broker:
+            tasks = []
+            for at in range(150):
+                tasks.append(asyncio.ensure_future(one(broker, at)))
+                asyncio.get_running_loop().call_later(dice.random() * 0.3, tasks[-1].cancel)
+                await asyncio.sleep(0.002)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for _ in range(100):
+                states, rows = (await broker.snapshot()).limits, await broker.calls(limit=1000)
+                if len(rows) == states[0].used["calls"] and not any(one.reserved[name] for one in states for name in one.most):
+                    break
+                await asyncio.sleep(0.1)  # what a thread was at work with when its caller left
+            assert len(rows) == states[0].used["calls"]
+            assert [one.reserved for one in states if any(one.reserved.values())] == []
+            assert all(member.running == 0 for member in broker._engine.lanes.members)
+
+    with models() as served:
+        asyncio.run(storm([LLMConfig(name=name, model=name, base_url=served.url, api_key_ref="") for name in ("a", "b")]))
