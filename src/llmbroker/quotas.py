@@ -330,12 +330,15 @@ class Quota:
 
     def adopt(self, learnt: Learnt, shift: float, now: float) -> bool:
         """Take over what another process learnt, where that is newer and can be true; return whether it was."""
-        at = learnt.at - shift
-        if not self.learnt < at <= now + MINUTE or not 0.0 <= learnt.luck <= 1.0 or not 0.0 <= learnt.no_takes <= 10.0:
+        at, latest = learnt.at - shift, now + MINUTE
+        moments = [moment for moment in (learnt.opened, learnt.last_no, learnt.spent) if moment is not None]
+        if not self.learnt < at <= latest or any(moment - shift > latest for moment in moments):
+            return False
+        if not 0.0 <= learnt.luck <= 1.0 or not 0.0 <= learnt.no_takes <= 10.0:
             return False
         if not all(0 <= count <= REMEMBERED for count in learnt.counts):
             return False
-        if learnt.spent is not None and (learnt.last_no is None or not learnt.counts or learnt.spent - shift > now + MINUTE):
+        if learnt.spent is not None and (learnt.last_no is None or not learnt.counts):
             return False
         self.learnt = at
         self.window.adopt(learnt.arcs, learnt.slides, -shift)
@@ -349,7 +352,7 @@ class Quota:
         self._met = max(self._met, REMEMBERED)
         if learnt.bucket is not None:
             limit, rate, level, moment = learnt.bucket
-            if limit > 0.0 and rate > 0.0 and 0.0 <= level <= 2.0 * limit and moment - shift <= now + MINUTE:
+            if 0.0 < limit <= rate * PERIODS[-1] and 0.0 <= level <= 2.0 * limit and moment - shift <= latest:
                 self.bucket = Bucket(limit, rate)
                 self.bucket.adopt(level, moment - shift, learnt.sizes)
         return True

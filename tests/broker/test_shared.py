@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.broker.worlds import World, ladder, member, ok, refuse
+from tests.broker.worlds import Face, World, ladder, member, ok, refuse
 
 from llmbroker.broker.notes import Told
 from llmbroker.errors import StoreError, UnknownCallError
@@ -467,3 +468,21 @@ def test_a_call_that_finds_the_store_locked_goes_on_and_tells_later(face: Any, t
     world.port.advance(1)
     assert other.snapshot()["a"].reason == "unavailable"
     assert one.snapshot().notes == ()
+
+
+def test_the_child_of_a_fork_is_a_process_of_its_own(tmp_path: Path) -> None:
+    world = World(a=ok("A"), b=ok("B"))
+    one = Face("sync", world, ladder("a", "b"), journal=str(tmp_path / "broker.db"))
+    one.chat(MESSAGE)
+    me = one.broker._engine.core.shared._me
+    child = os.fork()
+    if child == 0:
+        try:
+            one.disable_llm("a")
+            os._exit(0 if one.broker._engine.core.shared._me != me and one.chat(MESSAGE).llm_name == "b" else 1)
+        except BaseException:  # noqa: BLE001 - the exit code tells
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    world.port.advance(1)
+    assert one.chat(MESSAGE).llm_name == "b"
+    one.close()

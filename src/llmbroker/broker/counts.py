@@ -31,7 +31,8 @@ class Counts:
         self._me = me
         self.met: dict[str, Quota] = {}
         self._mine: dict[str, dict[int, tuple[int, float]]] = {}
-        self._theirs: dict[str, dict[tuple[str, int], tuple[int, float]]] = {}
+        self._theirs: dict[str, dict[tuple[str, int], tuple[int, float, float]]] = {}
+        """By quota, sender and second: how many, of what size together, and at which moment, as far as that is known."""
         self._taken: dict[str, float] = {}
         self._taught: dict[str, float] = {}
         self._tidied = 0.0
@@ -43,8 +44,8 @@ class Counts:
         self.met[name] = quota
         quota.share()
         self._taken[name] = quota.taken
-        for (_, second), (number, size) in self._theirs.get(name, {}).items():
-            quota.hear(second + 0.5 - shift, number, size if second - shift > quota.learnt else 0.0, now)
+        for number, size, at in self._theirs.get(name, {}).values():
+            quota.hear(at, number, size if at > quota.learnt else 0.0, now)
 
     def adopted(self, name: str, quota: Quota) -> None:
         """What is known of this quota came from another process: it is not told back."""
@@ -102,11 +103,11 @@ class Counts:
             if one.sender == self._me:
                 continue
             theirs = self._theirs.setdefault(one.name, {})
-            number, size = theirs.get((one.sender, one.second), (0, 0.0))
-            theirs[one.sender, one.second] = (one.number, one.size)
+            number, size, at = theirs.get((one.sender, one.second), (0, 0.0, min(one.second + 0.5 - shift, now)))
+            theirs[one.sender, one.second] = (one.number, one.size, at)
             quota = self.met.get(one.name)
             if quota is not None:
-                quota.hear(one.second + 0.5 - shift, one.number - number, one.size - size, now)
+                quota.hear(at, one.number - number, one.size - size, now)
         for name, quota in self.met.items():
             alive = {sender for sender, second in self._theirs.get(name, ()) if second >= now + shift - RECENT}
             quota.others, quota.heard = len(alive), now - EVERY
