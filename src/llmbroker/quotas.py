@@ -368,9 +368,11 @@ class Quota:
             if at in self._sent:
                 self._sent.remove(at)
         if number > 0:
-            merged = sorted([*self._sent, *[at] * min(number, REMEMBERED)])
-            self._sent.clear()
-            self._sent.extend(merged)
+            later = []
+            while self._sent and self._sent[-1] > at:
+                later.append(self._sent.pop())
+            self._sent.extend([at] * min(number, REMEMBERED))
+            self._sent.extend(reversed(later))
         if self._spent is not None and self._counts:
             # How many the window let in shows only now.
             begun = self._begun(self._opened, self._spent)
