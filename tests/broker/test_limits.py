@@ -860,6 +860,22 @@ def test_a_file_that_another_program_locks_for_long_is_counted_without_and_told_
         assert (state.used, state.reserved, state.shared) == ({"calls": 4}, {"calls": 0}, True)
 
 
+def test_no_fault_of_a_store_reaches_a_call(face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = face(World(a=ok()), ladder("a"), limits=[Limit(calls=3)])
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("who divides here?")
+
+    monkeypatch.setattr(broker.broker._engine.journal.store, "transact", broken)
+    for _ in range(3):
+        broker.chat("hi")
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=1)
+    snapshot = broker.snapshot()
+    assert any("who divides here?" in note for note in snapshot.notes)
+    assert snapshot.limits[0].used == {"calls": 3}
+
+
 def test_no_value_of_a_key_is_in_what_limits_keep(face: Any, tmp_path: Path) -> None:
     broker = face(
         World(a=ok()),

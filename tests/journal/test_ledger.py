@@ -145,6 +145,15 @@ def test_a_hold_of_the_dead_is_given_back_to_who_finds_no_room(ledger: Any) -> N
     assert amounts(ledger, now=60) == (NOTHING, (1, 10, 0))
 
 
+def test_a_hold_that_cannot_be_read_stops_nobody(store: Store) -> None:
+    ledger = Ledger(store)
+    ledger.reserve(hold(demand(wants=(3, 0, 0)), expires=50, name="damaged"), 0)
+    store.transact(lambda db: db.execute("UPDATE llmbroker_holds SET value = ?", ('{"not": "a hold"',)))
+    ledger.reserve(hold(demand(wants=(0, 5, 0)), expires=50), 0)
+    assert ledger.reserve(hold(demand(), expires=900), 60).refused == 0
+    assert ledger.reserve(hold(demand(wants=(0, 95, 0)), expires=900), 60).refused is None
+
+
 def test_one_who_was_given_up_and_lives_is_counted_and_gives_nothing_back_twice(ledger: Any) -> None:
     slow, other = hold(demand(), expires=50), hold(demand(), expires=500)
     ledger.reserve(slow, 0)

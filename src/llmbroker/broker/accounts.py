@@ -156,7 +156,7 @@ class Accounts:
                 reserved: Reserved = await self._ask_store(ledger.reserve, held.hold, now)
                 if now >= self._tidy_at * SECOND:
                     self._tidy_at = now / SECOND + TIDY
-                    await self._port.call(ledger.tidy, now)
+                    await self._ask_store(ledger.tidy, now)
             except StoreError as error:
                 self._down(error)
                 self._owe(nothing_used(held.hold))
@@ -179,16 +179,21 @@ class Accounts:
             return held, self._book.reserve(held.hold, self._micros())
 
     async def _ask_store(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Let the store do something: here where it is quick, else off the flow's path."""
+        """Let the store do something: here where it is quick, else off the flow's path. Whatever is wrong is a StoreError."""
         assert self._ledger is not None
-        if self._ledger.store.direct:
+        try:
+            if not self._ledger.store.direct:
+                return await self._port.call(functools.partial(work, brief=True), *arguments)
             try:
                 return work(*arguments, brief=True)
             except StoreError as error:
                 if error.reason != "locked":
                     raise
             return await self._port.call(work, *arguments)
-        return await self._port.call(functools.partial(work, brief=True), *arguments)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreError(f"Limits could not be counted in {self._ledger.store.where}: {error!r}.") from error
 
     # -- what a refusal says ---------------------------------------------------------------------------------------------
 
@@ -399,7 +404,7 @@ class Accounts:
             while self._owed:
                 self._ledger.settle(self._owed[0], now)
                 del self._owed[0]
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - a broker closes whatever its store does
             log.warning("What %d attempts took of their limits could not be written down: %s", len(self._owed), error)
 
     def after_fork(self) -> None:

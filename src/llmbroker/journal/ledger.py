@@ -93,7 +93,10 @@ class Ledger:
         return sum(self._give_back(*row, brief=brief) for row in dead)
 
     def _give_back(self, ident: str, value: str, *, brief: bool) -> bool:
-        demands = msgspec.json.decode(value, type=tuple[Demand, ...])
+        try:
+            demands = msgspec.json.decode(value, type=tuple[Demand, ...])
+        except msgspec.DecodeError:
+            demands = ()  # nobody knows what it held
 
         def work(db: Statements) -> bool:
             sql = f"UPDATE llmbroker_holds SET state = {LAPSED} WHERE id = ? AND state = {UNDER_WAY}"  # noqa: S608
@@ -105,26 +108,30 @@ class Ledger:
 
         return self.store.transact(work, brief=brief)
 
-    def accounts(self, names: Sequence[str], now: int, *, prefix: str = "", most: int = 1000) -> list[Account]:
+    def accounts(
+        self, names: Sequence[str], now: int, *, prefix: str = "", most: int = 1000, brief: bool = False
+    ) -> list[Account]:
         """Return accounts of these limits in their present windows, the busiest first; ``prefix``: how their subjects begin."""
         if not names:
             return []
-        self.lapse(now)
+        self.lapse(now, brief=brief)
         sql = (
             f"{_SELECT} WHERE name IN ({', '.join('?' * len(names))}) AND (ends IS NULL OR ends > ?)"
             " AND substr(subject, 1, ?) = ? ORDER BY spent_calls DESC, name, subject LIMIT ?"
         )
         values = (*names, now, len(prefix), prefix, most)
-        return self.store.transact(lambda db: [_read(row) for row in db.execute(sql, values).fetchall()], reads=True)
+        return self.store.transact(
+            lambda db: [_read(row) for row in db.execute(sql, values).fetchall()], reads=True, brief=brief
+        )
 
-    def tidy(self, now: int) -> None:
+    def tidy(self, now: int, *, brief: bool = False) -> None:
         """Delete what nobody asks for any more."""
 
         def work(db: Statements) -> None:
             db.execute("DELETE FROM llmbroker_accounts WHERE ends < ?", (now - KEPT,))
             db.execute(f"DELETE FROM llmbroker_holds WHERE expires < ? AND state <> {UNDER_WAY}", (now - KEPT,))  # noqa: S608
 
-        self.store.transact(work)
+        self.store.transact(work, brief=brief)
 
 
 def read_limits(store: Store) -> list[Limit]:
