@@ -293,7 +293,7 @@ class Accounts:
                 keys = [demand.key for demand in settled.hold.demands]
                 for key in keys:
                     self._tight.pop(key, None)
-            if self._ledger is not None:
+            if self._ledger is not None and (not held.alone or any(map(any, settled.spent))):
                 await self._tell(elsewhere(settled) if held.alone else settled)
             self._wake(keys)
 
