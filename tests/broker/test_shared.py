@@ -486,3 +486,28 @@ def test_the_child_of_a_fork_is_a_process_of_its_own(tmp_path: Path) -> None:
     world.port.advance(1)
     assert one.chat(MESSAGE).llm_name == "b"
     one.close()
+
+
+def test_a_store_that_cannot_be_looked_at_is_asked_less_and_less_often(
+    face: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(a=ok("A"))
+    one, other = pair(face, str(tmp_path / "broker.db"), world, ladder("a"))
+    store = one.broker._engine.journal.store
+    asked: list[float] = []
+
+    def broken(since: Since) -> Look:
+        asked.append(world.port.now())
+        raise RuntimeError("whatever a driver raises")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "look", broken)
+        for _ in range(600):
+            world.port.advance(0.1)
+            assert one.chat(MESSAGE).text == "A"
+    assert 3 <= len(asked) <= 7
+    assert any("whatever a driver raises" in note for note in one.snapshot().notes)
+    other.disable_llm("a")
+    world.port.advance(40)
+    assert one.snapshot()["a"].disabled
+    assert one.snapshot().notes == ()
