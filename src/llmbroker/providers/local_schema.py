@@ -1,8 +1,9 @@
 """JSON schemas as the embedded engine can hold a model to them.
 
 llama.cpp turns a schema into a grammar; one that it cannot express it refuses, or in silence holds the model to nothing (so the
-tests ask the grammars' own library, llguidance). Tools come with any schema, so each is made fit first: references are written out, unknown types and patterns become weaker, never stricter. What a grammar cannot say is
-checked afterwards by whoever runs the tool.
+tests ask the grammars' own library, llguidance). Tools come with any schema, so each is made fit first: references are written
+out, unknown types and patterns become weaker, never stricter. What a grammar cannot say is checked afterwards by whoever runs
+the tool.
 """
 
 from __future__ import annotations
