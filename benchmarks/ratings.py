@@ -19,7 +19,7 @@ from llmbroker.providers.table import deployment_for
 WEIGHTS = (0.9, 0.7, 0.5, 0.3)
 REVERSED = (0.3, 0.5, 0.7, 0.9)
 """True quality, from which ratings are drawn as 0 or 1."""
-SEEDS, CALLS, DRIFT_AT = 40, 400, 200
+SEEDS, CALLS, DRIFT_AT = 100, 400, 200
 
 
 def run(seed: int, before: tuple[float, ...], after: tuple[float, ...]) -> tuple[list[bool], float]:

@@ -7,6 +7,7 @@ and what comes back over HTTP.
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 from typing import Any
@@ -35,6 +36,11 @@ class SimulatedIO(AsyncIO):
             raise LLMTimeoutError("The simulated provider did not answer in time.") from None
         return HTTPReply(status, {name.lower(): value for name, value in headers.items()}, body)
 
+    async def call(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run what may block at once: a thread's time is not the simulator's, which would go on to the next event meanwhile."""
+        result = fn(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
 
 class Adapter:
     """What the simulator calls."""
@@ -47,7 +53,7 @@ class Adapter:
             for one in env.pool
         ]
         secrets = {one["key"]: "k-" + one["key"] for one in env.pool}
-        self.broker = AsyncBroker(pool=pool, secrets=secrets, journal=False, io=SimulatedIO(env))
+        self.broker = AsyncBroker(pool=pool, secrets=secrets, journal=":memory:", io=SimulatedIO(env))
         self.broker._engine.desk.dice = random.Random(env.seed).random
 
     async def start(self) -> None:

@@ -26,23 +26,43 @@ REMEMBERED = 4096
 """Rated calls that can still be rated anew; also the most operations kept."""
 STALE = 0.99
 """What is left of the certainty about a model after each later rating of another one in the same operation."""
+LAST = 8
+"""Ratings that are held against those before them, to see whether a model has changed."""
+JUMP = 3.0
+"""Standard deviations between them from which on it has."""
+KEPT = 0.3
+"""What is left of all votes of an operation when one of its models has changed: the others may have, too."""
+DARING = 0.7
+"""How far what is drawn may lie from what is expected, in standard deviations of what is thought possible."""
 SAMPLES = 40
 TAIL = 1.25
 """A stopped attempt says something about attempts that may last so many times as long."""
 
 
 class _Votes:
-    __slots__ = ("at", "count", "total")
+    __slots__ = ("at", "count", "last", "total")
 
     def __init__(self) -> None:
         self.count = 0.0
         self.total = 0.0
         self.at = 0.0
         """How many ratings the operation had when this one came."""
+        self.last: deque[float] = deque(maxlen=LAST)
 
     def add(self, score: float) -> None:
         self.count = self.count * FADE + 1.0
         self.total = self.total * FADE + score
+
+    def jumped(self, score: float) -> bool:
+        """Take the newest score; return whether the last ones can hardly be of the same model as those before."""
+        last = self.last
+        last.append(score)
+        if len(last) < LAST or self.count <= 2 * LAST:
+            return False
+        recent = sum(last)
+        before = min(1.0, max(0.0, (self.total - recent) / (self.count - LAST)))
+        spread = math.sqrt(max(before * (1.0 - before), 0.05) / LAST)
+        return abs(recent / LAST - before) > JUMP * spread
 
     def change(self, by: float) -> None:
         self.total = min(max(self.total + by, 0.0), self.count)
@@ -101,6 +121,8 @@ class Beliefs:
                 votes.add(score)
             else:
                 votes.change(score - before)
+        if before is None and own.jumped(score):
+            self._doubt(operation)
         own.at = self._counts[operation] = self._counts.pop(operation, 0.0) + 1.0
         if len(self._counts) > REMEMBERED:
             self._counts.popitem(last=False)
@@ -109,6 +131,15 @@ class Beliefs:
             if len(self._rated) > REMEMBERED:
                 self._rated.popitem(last=False)
         self._cache.clear()
+
+    def _doubt(self, operation: str | None) -> None:
+        """Forget most of what is known of an operation, of all models that were rated for it."""
+        for (name, rated), votes in self._operations.items():
+            if rated == operation:
+                for held in (votes, self._models[name]):
+                    held.count *= KEPT
+                    held.total *= KEPT
+                votes.last.clear()
 
     def drawn(self, name: str, weight: float, operation: str | None, dice: Callable[[], float]) -> float:
         """Return the quality, drawn from what is thought possible: who is little known, or was long ago, is tried now and then.
@@ -123,7 +154,7 @@ class Beliefs:
         known = PRIOR + (votes.count * STALE ** (total - votes.at) if votes else 0.0)
         spread = math.sqrt(max(expected * (1.0 - expected), 0.05) / known)
         noise = 2.0 * (dice() + dice() + dice() - 1.5)
-        return min(1.0, max(0.0, expected + noise * spread))
+        return min(1.0, max(0.0, expected + DARING * noise * spread))
 
     def count(self, name: str, operation: str | None = None) -> float:
         """Return how many ratings count for a model's operation, faded ones in part."""

@@ -45,7 +45,7 @@ SURE = 0.8
 """From this chance on the differences between the chances of models do not count: quality alone does."""
 SOON = 8.0
 """Seconds for which a call holds out for a better model that comes back by then."""
-USELESS = 0.2
+USELESS = 0.3
 """A model that answers before a better one that comes back less often than this is not begun with."""
 UNWATCHED = 15.0
 """Seconds that an attempt may take at least before it is cut, where it runs with nobody beside it."""

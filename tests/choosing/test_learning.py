@@ -162,3 +162,27 @@ def test_what_is_drawn_is_a_quality(ratings: list[tuple[str, float]], die: float
     for name, score in ratings:
         beliefs.rate(name, "op", score)
     assert 0.0 <= beliefs.drawn("a", 0.5, "op", lambda: die) <= 1.0
+
+
+def test_a_model_that_changed_makes_all_of_its_operation_uncertain_and_no_other() -> None:
+    beliefs = Beliefs()
+    for name in ("a", "b"):
+        for operation in ("op", "else"):
+            for _ in range(30):
+                beliefs.rate(name, operation, 1.0)
+    before = beliefs.count("b", "op")
+    for _ in range(8):
+        beliefs.rate("a", "op", 0.0)
+    assert beliefs.count("b", "op") < 0.5 * before
+    assert beliefs.count("b", "else") == pytest.approx(before)
+    assert beliefs.quality("a", 0.5, "op") < beliefs.quality("b", 0.5, "op")
+
+
+def test_the_same_mixture_as_before_is_no_change() -> None:
+    beliefs = Beliefs()
+    for _ in range(60):
+        beliefs.rate("b", "op", 0.7)
+    before = beliefs.count("b", "op")
+    for n in range(40):
+        beliefs.rate("a", "op", float(n % 4 > 0))
+    assert beliefs.count("b", "op") == before
