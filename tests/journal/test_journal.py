@@ -628,3 +628,47 @@ def test_a_database_set_to_query_only_keeps_rows(database: Path, clock: Clock) -
     clock.seconds += 10
     journal.record(make_call(2, operation="2"))
     assert operations(journal) == ["0", "1", "2"]
+
+
+class Distant(SQLiteStore):
+    """A store that is slow: it may not be called from an event loop, and answers when it is let."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(path)
+        self.go = threading.Event()
+
+    @property
+    def direct(self) -> bool:
+        return False
+
+    def record(self, rows: Sequence[Row]) -> None:
+        assert self.go.wait(10)
+        super().record(rows)
+
+
+def test_who_must_not_wait_for_a_slow_store_does_not_and_the_row_is_there_for_who_reads(database: Path) -> None:
+    store = Distant(database)
+    journal = Journal(store)
+    call = make_call()
+    journal.record_beside(call)  # returns although the store does not
+    store.go.set()
+    assert [row.id for row in journal.calls()] == [call.id]
+    journal.close()
+
+
+def test_a_row_that_was_left_to_a_slow_store_is_there_after_the_close(database: Path) -> None:
+    store = Distant(database)
+    journal = Journal(store)
+    journal.record_beside(make_call())
+    threading.Timer(0.05, store.go.set).start()
+    journal.close()
+    again = Journal(open_store(database))
+    assert len(again.calls()) == 1
+    again.close()
+
+
+def test_a_quick_store_has_the_row_at_once(database: Path) -> None:
+    journal = Journal(open_store(database))
+    journal.record_beside(make_call())
+    assert journal.health()["written"] == 1
+    journal.close()

@@ -18,6 +18,7 @@ from tests.broker.served import Models, models
 from llmbroker import AsyncBroker, Broker, Limit, LLMConfig
 from llmbroker.journal import Query, open_store
 from llmbroker.journal.ledger import Ledger
+from llmbroker.journal.postgres import PostgresStore
 
 from .server import new_database, server
 
@@ -202,3 +203,42 @@ def test_a_broker_starts_while_its_server_does_not_answer(served: Models, frozen
     assert drained(broker)
     broker.close()
     assert rows_of(address) == {reply.call_id}
+
+
+def test_nothing_is_asked_of_the_server_in_the_thread_of_an_event_loop(served: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls, cancelled calls, looks, ratings, switches, reading: each may wait for the server, none may hold the loop up."""
+    address = new_database()
+    asked: dict[str, set[int]] = {}
+
+    def noted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            asked.setdefault(name, set()).add(threading.get_ident())
+            return method(*arguments, **named)
+
+        return call
+
+    for name in ("record", "look", "tell", "find", "calls", "stats", "set_disabled", "secret", "state", "transact"):
+        monkeypatch.setattr(PostgresStore, name, noted(name, getattr(PostgresStore, name)))
+
+    async def run() -> int:
+        async with AsyncBroker(address, pool=pool(served), limits=[]) as broker:
+            reply = await broker.ask("hi")
+            task = asyncio.create_task(broker.ask("slow"))
+            while served.asked.get("a", 0) + served.asked.get("b", 0) < 2:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await reply.record_quality(0.5)
+            await broker.disable_llm("a")
+            served.answers["b"] = lambda: (503, {"retry-after": "0.6"})
+            await asyncio.gather(broker.ask("hi", wait=0.1), return_exceptions=True)
+            await broker.enable_llm("a")
+            await broker.snapshot()
+            assert [row.status for row in await broker.calls()].count("cancelled") == 1
+            await broker.stats()
+        return threading.get_ident()
+
+    served.answers |= dict.fromkeys("ab", lambda: (time.sleep(0.1), (200, {}))[1])
+    loop = asyncio.run(run())
+    assert {"record", "look", "tell", "find", "calls", "stats", "set_disabled"} <= set(asked)
+    assert [name for name, threads in asked.items() if loop in threads] == []

@@ -260,7 +260,7 @@ class Core:
             made = self.row_of(ask, row, "superseded" if lost else "cancelled", usage=usage)
         if ask.holds and (held := ask.holds.pop(id(row.lane), None)) is not None and self.accounts is not None:
             self.accounts.cut(held, row.lane, made)
-        self.journal.record(made)
+        self.journal.record_beside(made)
 
     # -- hints -----------------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ class Journal:
         self._clock = clock
         self._wall = wall
         self._queue: deque[Row] = deque()
+        self._beside: list[threading.Thread] = []
         self._spool = Spool(store.spool_beside if store is not None else None)
         self._failure: StoreError | None = None
         self._since: datetime | None = None
@@ -110,6 +111,22 @@ class Journal:
             self._serve()
         finally:
             self._lock.release()
+
+    def record_beside(self, row: Row) -> None:
+        """Write a row without waiting for a slow store: in a thread of its own, for which who reads or closes waits.
+
+        For who must not wait and cannot await: an attempt that is being cancelled.
+        """
+        if self.direct:
+            self.record(row)
+            return
+        thread = threading.Thread(target=self.record, args=(row,), name="llmbroker-row")
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be started any more: the program ends
+            self.record(row)
+            return
+        self._beside = [*(one for one in self._beside if one.is_alive()), thread]
 
     def _serve(self) -> None:
         """Write the rows of all who wait. A row leaves the queue when it is kept, so an interrupt at any point loses none."""
@@ -225,6 +242,9 @@ class Journal:
 
     def flush(self) -> bool:
         """Try now to write what waits; return whether nothing waits any more."""
+        beside, self._beside = self._beside, []
+        for thread in beside:
+            thread.join(LONGEST_PAUSE)
         if self.store is None or (self._adopted and not self._queue and len(self._spool) == 0 and self._failure is None):
             return True
         with self._lock:
@@ -339,6 +359,7 @@ class Journal:
     def _after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
         self._queue.clear()
+        self._beside = []
         self._spool.forget()
 
 
