@@ -1,10 +1,11 @@
 """Measure the broker's routing in the simulator and print it beside the peer, the oracle and what is required.
 
-    python benchmarks/routing/run.py SHARED [--seeds 20] [--first 0] [--profiles all|a,b] [--adapter ours]
+    python benchmarks/routing/run.py SHARED [--seeds 20] [--first 0] [--profiles all|a,b] [--adapter ours] [--python PATH]
 
 SHARED is the folder with ``routing/``: simulator, recorded workload, results of the peers. It is copied to a temporary folder,
-this folder's adapters are put beside the others, and the profiles run side by side, one process a core. Needs gcc (the
-simulator's clock is a preloaded library).
+this folder's adapters and worlds are put beside the others, and the profiles run side by side, one process a core. Needs gcc
+(the simulator's clock is a preloaded library). The adapter of the peer package wants the interpreter of an environment of its
+own: ``--adapter llmbroker --python peer/bin/python``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ REQUIRED = {
     "hang_best_w25": 75.0,
 }
 """Good answers, percent of all requests."""
-OTHERS = ("burst4_w25_spent", "deadkey_w25", "hang_groq_w25", "ratings_w45")
+OTHERS = (
+    *("burst4_w25_spent", "deadkey_w25", "hang_groq_w25", "ratings_w45", "storm40_w25", "dies_midway_w25", "spent_w10"),
+    *("all_hang_w25", "all_down_w25", "best_slow_w25", "flaps_w25", "hang_both_w45", "rated_reversed", "rated_listed"),
+)
 MEDIAN, WASTED = 1.3, 1.5
 """The median latency may be so many times the oracle's, wasted attempts so many times the peer's; refusals as the peer's."""
 
@@ -46,6 +50,7 @@ def copied(shared: Path, to: Path) -> Path:
         path.chmod(0o755 if path.is_dir() else 0o644)
     for adapter in Path(__file__).parent.glob("ours*.py"):
         shutil.copy(adapter, folder / "adapters")
+    shutil.copy(Path(__file__).parent / "worlds.py", folder)
     return folder
 
 
@@ -54,12 +59,14 @@ def _env(folder: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(folder)}
 
 
-def simulate(folder: Path, adapter: str, profile: str, seeds: int, first: int) -> list[dict[str, float]]:
+def simulate(folder: Path, options: argparse.Namespace, profile: str) -> list[dict[str, float]]:
     """Run one profile and return a row for each seed."""
     out = folder / f"out-{profile}.jsonl"
-    command = [sys.executable, str(folder / "sim.py"), "--adapter", adapter, "--profiles", profile, "--seeds", str(seeds)]
-    command += ["--first", str(first), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_env(folder), timeout=40 + 6 * seeds)
+    command = [options.python, str(folder / "worlds.py"), "--adapter", options.adapter, "--profiles", profile]
+    command += ["--seeds", str(options.seeds), "--first", str(options.first), "--out", str(out)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=_env(folder), timeout=40 + 12 * options.seeds
+    )
     if done.returncode or not out.exists():
         raise SystemExit(f"{profile} failed:\n{done.stderr[-3000:]}")
     return [json.loads(line) for line in out.read_text().splitlines()]
@@ -127,6 +134,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--profiles", default=",".join(REQUIRED))
     parser.add_argument("--adapter", default="ours")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the adapter's package")
     parser.add_argument("--out", type=Path, help="keep the rows here, one JSON object a line")
     options = parser.parse_args()
     profiles = [*REQUIRED, *OTHERS] if options.profiles == "all" else options.profiles.split(",")
@@ -136,7 +144,7 @@ def main() -> None:
             [sys.executable, str(folder / "sim.py"), "--help"], env=_env(folder), stdout=subprocess.DEVNULL, check=True
         )
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            runs = pool.map(lambda one: simulate(folder, options.adapter, one, options.seeds, options.first), profiles)
+            runs = pool.map(lambda one: simulate(folder, options, one), profiles)
             ours = dict(zip(profiles, runs, strict=True))
         print(table(ours, known(folder, range(options.first, options.first + options.seeds))))
     if options.out:
