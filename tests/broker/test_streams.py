@@ -435,3 +435,11 @@ def test_a_stream_shows_its_text_so_far() -> None:
     assert stream.text.startswith("Par")
     stream.close()
     broker.close()
+
+
+def test_an_empty_stream_is_not_taken_while_somebody_else_comes_back_in_time(face: Any) -> None:
+    empty = events(START, chunk(finish="stop"), done=True)
+    world = World(a=[refuse(429, "slow down", retry_after="10"), streamed("A")], b=empty)
+    pieces, _ = face(world, ladder("a", "b")).read("hi", wait=60)
+    assert pieces == ["A"]
+    assert world.port.now() < 15

@@ -364,3 +364,25 @@ def test_a_quick_model_that_comes_back_for_one_answers_whose_time_is_shortest(fa
         broker.chat(MESSAGE, wait=30)
     replies = broker.together({"wait": 300}, {"wait": 200}, {"wait": 60}, {"wait": 400})
     assert [reply.text for reply in replies] == ["B", "B", "A", "B"]
+
+
+def test_an_empty_answer_is_not_taken_while_somebody_else_comes_back_in_time(face: Any) -> None:
+    world = World(a=[refuse(429, "slow down", retry_after="10"), ok("A")], b=ok(""))
+    broker = face(world, ladder("a", "b"))
+    assert broker.chat(MESSAGE, wait=60).text == "A"
+    assert world.port.now() < 15
+
+
+def test_an_empty_answer_is_taken_when_nobody_comes_back_in_time(face: Any) -> None:
+    world = World(a=refuse(429, "slow down", retry_after="100"), b=ok(""))
+    broker = face(world, ladder("a", "b"))
+    reply = broker.chat(MESSAGE, wait=60)
+    assert (reply.text, reply.llm_name) == ("", "b")
+    assert world.port.now() < 1
+
+
+def test_empty_answers_are_not_asked_for_for_ever(face: Any) -> None:
+    world = World(a=refuse(429, "slow down", retry_after="10"), b=ok(""))
+    broker = face(world, ladder("a", "b"))
+    assert broker.chat(MESSAGE, wait=60).llm_name == "b"
+    assert world.asked.count("b") <= 4

@@ -20,6 +20,9 @@ from llmbroker.journal import Call, Journal, failure, new_id, reply_body, reques
 from llmbroker.pool import Lane, Lease
 from llmbroker.router import Entry, patience
 
+EMPTIES = 3
+"""So many answers of one model may be empty while another comes back in time; the next is taken as it is."""
+
 
 class Row:
     """A journal row that is not closed yet."""
@@ -74,6 +77,25 @@ class Core:
         """Whether another lane could begin for this call now."""
         now = self.port.now()
         return bool(self.desk.look(self.lanes.last(ask.scope), ask, now).steps)
+
+    def later(self, ask: Ask, lane: Lane) -> bool:
+        """Whether somebody better than an empty answer of this lane comes back in time for this call.
+
+        Not after as many answers of that kind as are asked for again: then what it said is what there is.
+        """
+        name = lane.member.name
+        if sum(attempt.llm_name == name for attempt in ask.attempts) >= EMPTIES:
+            return False
+        now = self.port.now()
+        passed = self.desk.look(self.lanes.last(ask.scope), ask, now).passed
+        return any(
+            p.returns
+            and p.name != name
+            and p.until is not None
+            and p.until <= ask.queue_until
+            and p.until + p.usual < ask.deadline
+            for p in passed
+        )
 
     def rating(self, scope: str | None) -> Callable[..., Any]:
         """Return what a reply of this scope rates itself with."""

@@ -72,7 +72,7 @@ async def whole(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcome:
 
     try:
         reply = await complete(port, lane.deployment, ask.request_for(lane), deadline, lease.hear, refused)
-        if is_empty(reply) and core.others(ask):
+        if is_empty(reply) and (core.others(ask) or core.later(ask, lane)):
             raise EmptyAnswerError(
                 f"{lane.member.name} answered with nothing (finish reason {reply.finish_reason}).",
                 reply=reply,

@@ -122,7 +122,7 @@ async def opening(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcom
             events += got
             if not got or has_content(got):
                 break
-        if not got and stream.reply is not None and is_empty(stream.reply) and core.others(ask):
+        if not got and stream.reply is not None and is_empty(stream.reply) and (core.others(ask) or core.later(ask, lane)):
             raise EmptyAnswerError(
                 f"{lane.member.name} answered with nothing (finish reason {stream.reply.finish_reason}).",
                 reply=stream.reply,
