@@ -361,9 +361,10 @@ class LimitReachedError(NoLLMAvailableError):
         used: float = 0,
         reserved: float = 0,
         most: float = 0,
+        reason: str = "limit",
         **facts: Any,
     ) -> None:
-        super().__init__(message, **facts)
+        super().__init__(message, reason=reason, **facts)
         self.limit = limit
         self.measure = measure
         self.used = used

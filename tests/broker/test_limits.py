@@ -1018,3 +1018,121 @@ def test_a_user_sees_the_own_account_a_fresh_one_too_and_nobody_elses(face: Any)
         ("scope eve: calls for ever", "eve", 0),
         ("all: calls for ever", None, 1),
     }
+
+
+# -- an answer that says nothing, where only a limit keeps others from a better one ------------------------------------------
+
+
+LAST = {"one call is left": Limit(calls=1, window="month"), "the next one is too dear": Limit(tokens=38, window="month")}
+
+
+@pytest.mark.parametrize("limit", LAST.values(), ids=list(LAST))
+@pytest.mark.parametrize("fastest_of", [1, 2])
+def test_an_empty_answer_is_better_than_a_limit_error(face: Any, limit: Limit, fastest_of: int) -> None:
+    world = World(a=ok(""), b=ok("B"), c=ok("C"))
+    broker = face(world, ladder("a", "b", "c"), limits=[limit])
+    reply = broker.chat("hi", params={"max_tokens": 20}, wait=30, fastest_of=fastest_of)
+    assert (reply.text, reply.llm_name) == ("", "a")
+    assert world.asked == ["a"]
+    assert world.port.now() < 1
+    row = broker.calls()[0]
+    assert (row.id, row.status, row.usage.total_tokens) == (reply.call_id, "error", 10)
+    assert nothing_held(broker)
+
+
+@pytest.mark.parametrize("fastest_of", [1, 2])
+def test_an_empty_stream_is_better_than_a_limit_error(face: Any, fastest_of: int) -> None:
+    world = World(a=streamed(), b=streamed("B"))
+    broker = face(world, ladder("a", "b"), limits=[Limit(calls=1, window="minute")])
+    pieces, stream = broker.read("hi", wait=30, fastest_of=fastest_of)
+    assert (pieces, stream.reply.text, stream.llm_name) == ([], "", "a")
+    assert stream.reply.call_id == stream.call_id == broker.calls()[0].id
+    assert world.asked == ["a"]
+    assert nothing_held(broker)
+
+
+# -- limits that cannot be read when the broker is made -----------------------------------------------------------------------
+
+
+def damage(file: Path) -> None:
+    """Make a database that is none."""
+    file.write_bytes(b"no database at all " * 100)
+
+
+def newer(file: Path) -> None:
+    """A database of a version that is not made yet."""
+    with sqlite3.connect(file) as db:
+        db.execute("CREATE TABLE llmbroker_schema (version INTEGER NOT NULL)")
+        db.execute("INSERT INTO llmbroker_schema VALUES (999)")
+    db.close()
+
+
+@pytest.mark.parametrize("spoil", [damage, newer])
+def test_a_broker_whose_models_come_from_code_starts_without_its_store_and_reads_the_limits_later(
+    face: Any, spoil: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, good = tmp_path / "broker.db", tmp_path / "good.db"
+    store = open_store(good)
+    write_limits(store, [Limit(calls=3, window="month", name="few")])
+    store.close()
+    spoil(file)
+    world = World(a=ok())
+    broker = face(world, ladder("a"), source=str(file), journal=None)
+    assert "cannot be read" in caplog.text
+    for _ in range(5):
+        assert broker.chat("hi").text == "hello"
+    assert any("limits" in note and "cannot be read" in note for note in broker.snapshot().notes)
+    assert broker.snapshot().limits == ()
+    file.unlink()
+    good.rename(file)
+    world.port.advance(10)
+    assert [one.name for one in broker.snapshot().limits] == ["few"]
+    for _ in range(3):
+        broker.chat("hi")
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=1)
+    assert not any("cannot be read" in note for note in broker.snapshot().notes)
+
+
+def test_a_locked_store_does_not_stop_a_broker_whose_models_come_from_code(face: Any, tmp_path: Path) -> None:
+    file = tmp_path / "broker.db"
+    store = open_store(file)
+    write_limits(store, [Limit(calls=1, window="month", name="few")])
+    store.close()
+    with sqlite3.connect(file, isolation_level=None) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        world = World(a=ok())
+        broker = face(world, ladder("a"), source=str(file), journal=False)
+        assert broker.chat("hi").text == "hello"
+        other.execute("ROLLBACK")
+    other.close()
+    world.port.advance(10)
+    broker.chat("hi")
+    with pytest.raises(LimitReachedError):
+        broker.chat("hi", wait=1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_direct_models_are_counted_once_limits_can_be_read(face: Any, stream: bool, tmp_path: Path) -> None:
+    file, good = tmp_path / "broker.db", tmp_path / "good.db"
+    store = open_store(good)
+    write_limits(store, [Limit(calls=1, window="month", name="few")])
+    store.close()
+    damage(file)
+    world = World(a=ok(), d=streamed("D") if stream else ok("D"))
+    broker = face(world, ladder("a"), source=str(file), journal=None, direct=[member("d")])
+
+    assert [direct(broker, stream).text for _ in range(2)] == ["D", "D"]
+    file.unlink()
+    good.rename(file)
+    world.port.advance(10)
+    assert direct(broker, stream).text == "D"
+    with pytest.raises(LimitReachedError):
+        direct(broker, stream)
+
+
+def test_a_broker_whose_models_are_in_the_store_needs_it(tmp_path: Path) -> None:
+    damage(tmp_path / "broker.db")
+    with pytest.raises(ConfigurationError, match="model list"):
+        Broker(str(tmp_path / "broker.db"))

@@ -549,3 +549,12 @@ def test_stamps_are_not_given_twice_by_writers_at_once(store: Store) -> None:
         thread.join()
     seen.update(store.look(Since(stamp=stamp)).notes)
     assert len(seen) == 60
+
+
+def test_rows_of_one_moment_stay_in_the_order_in_which_they_were_written(store: Store) -> None:
+    calls = [make_call(float(n % 3), id=f"c{n}") for n in range(1200)]
+    for start in range(0, 1200, 300):
+        store.record(calls[start : start + 300])
+    for second in range(3):
+        ids = [call.id for call in read(store, Query(), limit=2000) if call.ts == utc(T0 + second)]
+        assert ids == [f"c{n}" for n in reversed(range(1200)) if n % 3 == second]

@@ -51,8 +51,8 @@ from llmbroker.catalog import Limit
 from llmbroker.catalog.limit import EACH
 from llmbroker.errors import StoreError
 from llmbroker.io import Port
-from llmbroker.journal import Call, Journal, new_id
-from llmbroker.journal.ledger import Ledger
+from llmbroker.journal import Call, Journal, Store, new_id
+from llmbroker.journal.ledger import Ledger, read_limits
 from llmbroker.pool import Lane
 
 log = logging.getLogger("llmbroker.broker")
@@ -74,9 +74,20 @@ Key = tuple[str, str, int]
 
 
 class Accounts:
-    """The limits of a broker, and what is spent and held of each."""
+    """The limits of a broker, and what is spent and held of each.
 
-    def __init__(self, port: Port, limits: Sequence[Limit], journal: Journal, price: Price) -> None:
+    ``late``: a store whose limits could not be read when the broker was made, and why: they are read as soon as it can be
+    used, and hold from then on.
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        limits: Sequence[Limit],
+        journal: Journal,
+        price: Price,
+        late: tuple[Store | None, StoreError] | None = None,
+    ) -> None:
         self.limits = tuple(limits)
         self._port = port
         self._claims = Claims(price, port.time)
@@ -93,11 +104,17 @@ class Accounts:
         self._tidy_at = 0.0
         self.trouble = ""
         """Why this process counts alone at present, or ""."""
+        self._unread, self._missing = (late[0], str(late[1])) if late is not None else (None, "")
+        self._read_at = 0.0
+        if self._unread is not None:
+            log.warning("%s", self._lacking())
 
     # -- before an attempt -----------------------------------------------------------------------------------------------
 
     async def reserve(self, ask: Ask, lane: Lane) -> bool:
         """Hold what an attempt may take; False if a limit has no room: then its lane is closed for the call for a while."""
+        if self._unread is not None:
+            await self._read_late()
         if ask.limits is None:
             ask.limits = tuple(limit for limit in self.limits if concerns(limit, ask.scope, ask.operation))
         mark = lane.key.account or None
@@ -132,6 +149,30 @@ class Accounts:
         if ask.waits:
             self.forget(ask)
         return True
+
+    async def _read_late(self) -> None:
+        """Read the limits that could not be read when the broker was made, if the last try is long enough ago."""
+        store, now = self._unread, self._port.now()
+        if store is None or now < self._read_at:
+            return
+        self._read_at = now + LONGEST_PAUSE
+        try:
+            limits = await self._port.call(read_limits, store, brief=True)
+        except Exception as error:  # noqa: BLE001 - no fault of a store reaches a call
+            self._missing = str(error)
+            return
+        self.limits, self._unread = tuple(limits), None
+        log.warning("The limits in %s are read: %d hold from now on.", store.where, len(limits))
+
+    def _lacking(self) -> str:
+        where = self._unread.where if self._unread is not None else ""
+        return f"The limits in {where} cannot be read, and until then none of them holds: {self._missing}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of how limits are counted now."""
+        alone = f"Limits are counted by this process alone for now: {self.trouble}" if self.trouble else ""
+        return tuple(filter(None, (alone, self._lacking() if self._unread is not None else "")))
 
     def _at_once(self, held: Held, ask: Ask) -> Refused | None:
         """Return why there is no room, where that is known without asking the store."""
@@ -358,6 +399,8 @@ class Accounts:
     async def standing(self, scope: str | None) -> list[tuple[Limit, Account]]:
         """Return the accounts of the present windows that concern a user (None: of everybody), with their limits."""
         await self.flush()
+        if self._unread is not None:
+            await self._read_late()
         now = self._micros()
         mine = [limit for limit in self.limits if scope is None or limit.scope in (None, EACH, scope)]
         apart = [limit.name for limit in mine if limit.scope == EACH and scope is not None]

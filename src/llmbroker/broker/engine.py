@@ -81,14 +81,14 @@ class Engine:
         self.lanes = Lanes(self.setup.pool, self.setup.able, self.keys, fresh=fresh, fallback=self.setup.fallback)
         self.journal = self.setup.journal
         price: Price = lambda lane, answered, usage: price_of(lane, answered, usage, utc(port.time()))  # noqa: E731
-        counted = self.setup.limits
+        counted, late = self.setup.limits, (self.setup.store, self.setup.unread) if self.setup.unread is not None else None
         self.core = Core(
             port,
             self.desk,
             self.lanes,
             self.journal,
             price=price,
-            accounts=Accounts(port, counted, self.journal, price) if counted else None,
+            accounts=Accounts(port, counted, self.journal, price, late) if counted or late else None,
             rate=rate,
             key_help=self.setup.help_for,
             offer_local=source is None and pool is None and self.setup.fallback is None,
@@ -284,7 +284,7 @@ class Engine:
                 for entry in entries
             }
             waiting = len(self.desk.queue)
-        limits, alone = await self._limits(scope, {one.key.account: one.key.source for _, lanes in entries for one in lanes})
+        limits, noted = await self._limits(scope, {one.key.account: one.key.source for _, lanes in entries for one in lanes})
         times = [state.until for state in states.values() if state.until is not None]
         free = any(state.available for state in states.values())
         missing = [self.lanes.refs(entry[0])[:1] for entry in entries if not entry[1]]
@@ -294,19 +294,19 @@ class Engine:
             journal=self.journal.health(),
             missing_keys=tuple(dict.fromkeys(ref for refs in missing for ref in refs)),
             next_at=None if free or not times else min(times),
-            notes=(*self._notes, *self.lanes.troubles.values(), *filter(None, (self.core.shared.trouble, alone))),
+            notes=(*self._notes, *self.lanes.troubles.values(), *filter(None, (self.core.shared.trouble, *noted))),
             limits=limits,
         )
 
-    async def _limits(self, scope: str | None, keys: Mapping[str, str]) -> tuple[tuple[LimitState, ...], str]:
-        """Return how the limits stand, and what to say where other processes are not counted."""
+    async def _limits(self, scope: str | None, keys: Mapping[str, str]) -> tuple[tuple[LimitState, ...], Sequence[str]]:
+        """Return how the limits stand, and what to say of how they are counted."""
         accounts = self.core.accounts
         if accounts is None:
-            return (), ""
+            return (), ()
         standing = await accounts.standing(scope)
         shared = self.journal.store is not None and not accounts.trouble
         states = tuple(limit_state(limit, account, shared=shared, keys=keys) for limit, account in standing)
-        return states, f"Limits are counted by this process alone for now: {accounts.trouble}" if accounts.trouble else ""
+        return states, accounts.notes
 
     def switch(self, name: str, off: bool) -> None:
         """Switch a model off or on, here and in the journal's store.

@@ -78,6 +78,12 @@ async def whole(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcome:
                 reply=reply,
                 **lane.deployment.facts(),
             )
+    except EmptyAnswerError as error:
+        said = error.reply
+        verdict = await core.failed(ask, lease, row, error, deadline, usage=said.usage)
+        name, rate = lane.member.name, core.rating(ask.scope)
+        ask.empty = lambda: pooled(said, llm_name=name, call_id=row.id, ask=ask, rate=rate)
+        return Outcome(lane, error=error, verdict=verdict)
     except LLMBrokerError as error:
         verdict = await core.failed(ask, lease, row, error, deadline)
         return Outcome(lane, error=error, verdict=verdict)
@@ -111,6 +117,8 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
             if lease is not None and core.accounts is not None and now < ask.deadline and not await core.admit(ask, lease):
                 continue
             ask.choices.append(Choice(now, lease.lane if lease else None, plan))
+            if lease is None and ask.limited and ask.empty is not None:
+                return ask.empty()  # better than to wait for a limit
             if lease is None:
                 await _sleep(core, ask, plan, now)
             elif now >= ask.deadline:
@@ -120,6 +128,10 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
                 answer = await _race(core, ask, trial, plan, lease)
                 if answer is not None:
                     return answer
+    except LimitReachedError:
+        if ask.empty is None:
+            raise
+        return ask.empty()
     finally:
         desk.leave(ask, port.now())
         if core.accounts is not None:

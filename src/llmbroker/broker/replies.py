@@ -60,6 +60,7 @@ class Ask:
         preference: what the caller prefers, or None: quality alone.
         tried: ``id`` of lanes that were asked in this pass. ``barred``: of those not asked again.
         attempts, choices: what happened.
+        empty: makes what the caller gets of an answer that said nothing, where only limits keep others from a better one.
         watched: an attempt was cut for taking long: no other runs without one beside it.
         won: one attempt has the answer; others that come later are superseded.
         group_id: shared by the rows of this call.
@@ -74,6 +75,7 @@ class Ask:
         "began",
         "choices",
         "deadline",
+        "empty",
         "error",
         "fastest_of",
         "group_id",
@@ -128,6 +130,7 @@ class Ask:
         self.attempts: list[Attempt] = []
         self.choices: list[Choice] = []
         self.error: BaseException | None = None
+        self.empty: Callable[[], Any] | None = None
         self.waiter: Waiter | None = None
         self.signal: Signal | None = None
         self.won = False

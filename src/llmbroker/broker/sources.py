@@ -37,6 +37,7 @@ class Setup(msgspec.Struct, frozen=True):
         key_help: help on keys of the model list.
         fallback: the embedded model, for the case that no model has a key; None where it is not installed or not wanted.
         limits: what may be spent.
+        unread: why the limits that ``store`` keeps could not be read yet, or None: they are those above.
     """
 
     pool: tuple[LLMConfig, ...]
@@ -48,6 +49,7 @@ class Setup(msgspec.Struct, frozen=True):
     key_help: Mapping[str, KeyHelp]
     fallback: LLMConfig | None
     limits: tuple[Limit, ...] = ()
+    unread: StoreError | None = None
 
     @property
     def key_store(self) -> Store | None:
@@ -87,6 +89,7 @@ def read_setup(
     store: Store | None = None
     configs: Sequence[LLMConfig] = ()
     listed_limits: Sequence[Limit] = ()
+    unread: StoreError | None = None
     if source is None:
         configs = catalog.pool if pool is None else ()
     elif not isinstance(source, (str, os.PathLike)):
@@ -97,7 +100,8 @@ def read_setup(
     elif is_store(source) or "://" in os.fspath(source):
         store = open_store(source)
         configs = _stored(store, catalog) if pool is None else ()
-        listed_limits = _stored_limits(store) if limits is None else ()
+        if limits is None:
+            listed_limits, unread = _stored_limits(store, needed=pool is None)
     else:
         listed = load_model_list(os.fspath(source))
         configs, key_help, listed_limits = listed.llms, listed.keys, listed.limits
@@ -114,6 +118,7 @@ def read_setup(
         key_help=key_help,
         fallback=_embedded() if source is None and pool is None else None,
         limits=tuple(listed_limits) if limits is None else _checked_limits(limits),
+        unread=unread,
     )
 
 
@@ -157,11 +162,16 @@ def _stored(store: Store, catalog: Catalog) -> Sequence[LLMConfig]:
         ) from error
 
 
-def _stored_limits(store: Store) -> Sequence[Limit]:
-    """Return the limits of a database. One whose limits cannot be read is not taken for one that has none."""
+def _stored_limits(store: Store, *, needed: bool) -> tuple[Sequence[Limit], StoreError | None]:
+    """Return the limits of a database. One whose limits cannot be read is not taken for one that has none.
+
+    A database that cannot be used now does not stop a broker that needs nothing of it (``needed``): then why is returned.
+    """
     try:
-        return read_limits(store)
+        return read_limits(store), None
     except (StoreError, msgspec.DecodeError) as error:
+        if isinstance(error, StoreError) and not needed:
+            return (), error
         raise ConfigurationError(
             f"The limits cannot be read from {store.where}: {error}", hint="Give them by limits=; limits=[] is none."
         ) from error

@@ -14,7 +14,7 @@ from llmbroker.broker.flow import Outcome, obtain
 from llmbroker.broker.replies import Ask, PooledReply, pooled
 from llmbroker.client import ReplyStream
 from llmbroker.errors import LLMBrokerError
-from llmbroker.exchange import CONTENT_EVENTS, CallDelta, Event
+from llmbroker.exchange import CONTENT_EVENTS, CallDelta, Event, Reply
 from llmbroker.health import EmptyAnswerError, is_empty
 from llmbroker.pool import Lane, Lease
 
@@ -85,7 +85,14 @@ class Opened:
         core.desk.answered(self._lease, core.port.now(), 0.0, usage.total_tokens if usage is not None else None)
         await core.close_row(ask, row, "ok", reply=reply)
         await core.shared.well(self.lane)
-        self.reply = pooled(reply, llm_name=self.lane.member.name, call_id=row.id, ask=ask, rate=core.rating(ask.scope))
+        self.ended(reply)
+
+    def ended(self, reply: Reply) -> Opened:
+        """Show the reply: the stream is complete, and its row is written."""
+        core, ask = self._core, self._ask
+        self._over = True
+        self.reply = pooled(reply, llm_name=self.lane.member.name, call_id=self.row.id, ask=ask, rate=core.rating(ask.scope))
+        return self
 
     async def close(self) -> None:
         """Stop, if it is not over: the connection is cut, the slot is free, the row says cancelled."""
@@ -130,6 +137,9 @@ async def opening(core: Core, ask: Ask, lease: Lease, deadline: float) -> Outcom
             )
     except LLMBrokerError as error:
         verdict = await core.failed(ask, lease, row, error, deadline, usage=stream.usage)
+        if isinstance(error, EmptyAnswerError):
+            said = error.reply
+            ask.empty = lambda: Opened(core, ask, lease, row, stream, events).ended(said)
         return Outcome(lane, error=error, verdict=verdict)
     except BaseException as error:
         core.cut(ask, lease, row, error, stream.usage)

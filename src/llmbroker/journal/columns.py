@@ -24,8 +24,27 @@ COLUMNS = (
 _NO_USAGE = Usage()
 _LOW = 10
 _LAST = 2**63 - 1
-# Threads may take the same number now and then; then the second row finds its place taken and asks again.
+_REMEMBERED = 64
 _counter = itertools.count(int.from_bytes(os.urandom(2), "big"))
+_lately: dict[int, int] = {}
+"""The last key of each microsecond in which rows of this process began, of the latest few: what comes later lies behind it."""
+
+
+def _next_seq(micros: int) -> int:
+    """Return a key of that microsecond, greater than those that this process gave before.
+
+    Threads may take the same one now and then; then the second row finds its place taken and asks again.
+    """
+    last = _lately.get(micros)
+    if last is not None:
+        seq = last + 1
+    else:
+        seq = (micros << _LOW) + (next(_counter) & 511)
+        if len(_lately) >= _REMEMBERED:
+            for oldest in list(_lately)[: _REMEMBERED // 2]:
+                _lately.pop(oldest, None)
+    _lately[micros] = seq
+    return seq
 
 
 def seq_from(micros: int) -> int:
@@ -44,7 +63,7 @@ def to_row(call: Call) -> tuple[Any, ...]:
     micros = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
     usage = call.usage or _NO_USAGE
     return (
-        (micros << _LOW) + (next(_counter) & 1023),
+        _next_seq(micros),
         call.id,
         micros,
         call.llm_name,

@@ -134,10 +134,10 @@ class Ledger:
         self.store.transact(work, brief=brief)
 
 
-def read_limits(store: Store) -> list[Limit]:
+def read_limits(store: Store, *, brief: bool = False) -> list[Limit]:
     """Return the limits that are kept in a database, in their order."""
     sql = "SELECT config FROM llmbroker_limits ORDER BY position"
-    rows = store.transact(lambda db: db.execute(sql).fetchall(), reads=True)
+    rows = store.transact(lambda db: db.execute(sql).fetchall(), reads=True, brief=brief)
     return [msgspec.json.decode(row[0], type=Limit) for row in rows]
 
 
