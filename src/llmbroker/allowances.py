@@ -29,6 +29,8 @@ BILLION = 1_000_000_000
 UNLIMITED = 2**62
 ANSWER = 500
 """Tokens that an answer is taken to have, before any was seen and where the caller sets no bound."""
+LONG = 1_000_000
+"""Tokens of an answer that nobody bounded, at most."""
 CHARACTERS = 3.0
 """Characters that a token is taken to have, before any request was counted: rather too few."""
 MEDIUM = 1000
@@ -244,6 +246,7 @@ class Book:
     def __init__(self) -> None:
         self._accounts: dict[tuple[str, str, int], Account] = {}
         self._holds: dict[str, Hold] = {}
+        self._full = REMEMBERED
 
     def reserve(self, hold: Hold, now: int) -> Reserved:
         """Hold what an attempt asks for, of all accounts or of none."""
@@ -256,7 +259,7 @@ class Book:
                 for account in made:
                     self._accounts[account.key] = account
                 self._holds[hold.id] = hold
-                if len(self._accounts) > REMEMBERED:
+                if len(self._accounts) > self._full:
                     self._forget(now)
                 return Reserved(None, made)
             if not (again and self._lapse(now)):
@@ -291,18 +294,26 @@ class Book:
         self._lapse(now)
         return [account for _, account in sorted(self._accounts.items()) if account.ends is None or account.ends > now]
 
+    def abandon(self) -> None:
+        """Give back whatever is held: those that hold it are not here any more."""
+        self._give_back(list(self._holds.values()))
+
     def _lapse(self, now: int) -> bool:
         """Give back what is held by those that are given up for dead; return whether there was any."""
         dead = [hold for hold in self._holds.values() if hold.expires <= now]
+        self._give_back(dead)
+        return bool(dead)
+
+    def _give_back(self, dead: Iterable[Hold]) -> None:
         for hold in dead:
             del self._holds[hold.id]
             for demand in hold.demands:
                 account = self.account(demand)
                 self._accounts[demand.key] = closed(account, demand, NOTHING, back=True, unpriced=0)
-        return bool(dead)
 
     def _forget(self, now: int) -> None:
         self._accounts = {key: one for key, one in self._accounts.items() if one.ends is None or one.ends > now}
+        self._full = max(REMEMBERED, 2 * len(self._accounts))  # where none can be forgotten, they are seldom looked through
 
 
 # -- windows and subjects ------------------------------------------------------------------------------------------------
@@ -402,7 +413,7 @@ class Habit:
         if usage is None:
             return
         if usage.output_tokens is not None:
-            self.answer += 0.2 * (usage.output_tokens - self.answer)
+            self.answer += 0.2 * (min(usage.output_tokens, LONG) - self.answer)
         if usage.input_tokens and characters >= 200:
             self.characters += 0.2 * (min(8.0, max(0.25, characters / usage.input_tokens)) - self.characters)
 

@@ -177,8 +177,8 @@ class Gauge:
         over = size - self.remains(now, sent)
         if over <= 0.0:
             return now
-        if self.rate:
-            return now + over / self.rate
+        if self.rate and self.limit is not None:
+            return now + min(over, self.limit) / self.rate
         if self.opens_at is None:
             free_at = self._at + self._held()
             if now < free_at or not self.limit:

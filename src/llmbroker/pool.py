@@ -54,6 +54,7 @@ class Member:
         "first",
         "health",
         "index",
+        "kept",
         "lacks",
         "latency",
         "lost",
@@ -74,6 +75,8 @@ class Member:
         self.latency = Latency()
         self.first = Latency()
         self.running = 0
+        self.kept = 0
+        """How many of these are slots that are kept for calls that were woken and have not looked yet."""
         self.disabled = False
         self.lost = 0
         """Races in a row that it lost after more than its normal time."""
@@ -114,7 +117,7 @@ class Lane:
             self.let_in(now)
         return (
             (parallel is None or member.running < parallel)
-            and key.cap.free(key.running)
+            and (key.cap.limit is None or key.cap.free(key.running + sum(m.kept for m in key.members)))
             and member.health.free(now)
             and key.health.free(now)
             and self.health.free(now)
@@ -212,6 +215,11 @@ class Lane:
             if health.room == 1:
                 return health.illness
         return None
+
+    @property
+    def tried_out(self) -> bool:
+        """Whether an attempt that tries it out after a rest is under way."""
+        return any(health.room == 1 and health.trials for health in (self.member.health, self.key.health, self.health))
 
     def cannot(self, need: Need, now: float) -> str | None:
         """Return what the call needs and this lane does not have, or None."""

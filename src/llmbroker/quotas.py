@@ -28,6 +28,8 @@ from llmbroker.providers.base import duration
 from llmbroker.providers.meters import Meter
 from llmbroker.windows import BLIP, LATE, LONGEST, MINUTE, PERIODS, REMEMBERED, SHARP, Bucket, Learnt, Window
 
+MANY = 64
+"""Refusals in a row, from which on one more makes no difference."""
 FADES = 1200.0
 """Seconds without a refusal after which two thirds of a quota's bad luck are forgotten."""
 
@@ -347,14 +349,14 @@ class Quota:
         self._opened = -math.inf if learnt.opened is None else learnt.opened - shift
         self.last_no = -math.inf if learnt.last_no is None else learnt.last_no - shift
         self._spent = None if learnt.spent is None else learnt.spent - shift
-        self._tries = max(0, learnt.tries)
+        self._tries = min(max(0, learnt.tries), MANY)
         self.luck, self.no_takes = learnt.luck, learnt.no_takes
         self._met = max(self._met, REMEMBERED)
         if learnt.bucket is not None:
             limit, rate, level, moment = learnt.bucket
-            if 0.0 < limit <= rate * PERIODS[-1] and 0.0 <= level <= 2.0 * limit and moment - shift <= latest:
+            if 0.0 < limit <= rate * PERIODS[-1] >= level >= 0.0 and moment - shift <= latest:
                 self.bucket = Bucket(limit, rate)
-                self.bucket.adopt(level, moment - shift, learnt.sizes)
+                self.bucket.adopt(level, moment - shift, [size for size in learnt.sizes if abs(size) <= limit])
         return True
 
     def share(self) -> None:
@@ -391,7 +393,7 @@ class Quota:
         longest = min(period, MINUTE) / 6.0
         if streak > MINUTE:
             return min(0.75 * streak, LONGEST)
-        return float(min(longest, 2.5 * 1.8 ** (self._tries - 1)))
+        return float(min(longest, 2.5 * 1.8 ** min(self._tries - 1, MANY)))
 
 
 def _since(moments: deque[float], after: float) -> Iterable[float]:

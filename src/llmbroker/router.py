@@ -173,7 +173,7 @@ class Plan(msgspec.Struct, frozen=True):
         """Return why nobody can serve: empty_pool, no_keys, all_disabled, limit, unable, or failed."""
         reasons = {p.reason for p in self.passed} - {"disabled"} if self.passed else set()
         if not self.passed:
-            return "empty_pool"
+            return "failed" if self.steps else "empty_pool"
         if not reasons:
             return "all_disabled"
         if reasons <= {"no_key", "key_refused"}:
@@ -329,7 +329,7 @@ def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
     if tried:
         return Passed(lane.member.name, "tried", "", now, True)
     recovering = lane.recovering()
-    if recovering is not None:
+    if recovering is not None and lane.tried_out:
         text = f"another call tries it out after {recovering.word}"
         return Passed(lane.member.name, "busy", text, lane.admits_at(), True)
     opens = lane.fits_at(now, need) if lane.metered else now

@@ -13,6 +13,8 @@ PERIODS = (60.0, 1.0, 5.0, 10.0, 15.0, 20.0, 30.0, 120.0, 300.0, 600.0, 900.0, 1
 MINUTE = PERIODS[0]
 SHARP = 0.6
 """An arc so narrow is waited out; within a wider one it is tried."""
+FAR = 1e11
+"""Seconds since 1970: no moment is later."""
 LATE = 0.05
 """Seconds after a reset at which an attempt goes out."""
 BLIP = 2
@@ -173,7 +175,7 @@ class Window:
         self._arcs = {
             period: (low + shift, high + shift, min(seen, 8))
             for period, (low, high, seen) in arcs.items()
-            if period in PERIODS and low <= high <= low + period
+            if period in PERIODS and low <= high <= low + period and 0.0 <= low <= FAR
         }
         self._slides = {period: min(max(seen, 0), 8) for period, seen in slides.items() if period in PERIODS}
 

@@ -1036,7 +1036,7 @@ def test_an_empty_answer_is_better_than_a_limit_error(face: Any, limit: Limit, f
     assert world.asked == ["a"]
     assert world.port.now() < 1
     row = broker.calls()[0]
-    assert (row.id, row.status, row.usage.total_tokens) == (reply.call_id, "error", 10)
+    assert (row.id, row.status, row.usage.total_tokens) == (reply.call_id, "ok" if fastest_of == 2 else "error", 10)
     assert nothing_held(broker)
 
 
@@ -1049,6 +1049,21 @@ def test_an_empty_stream_is_better_than_a_limit_error(face: Any, fastest_of: int
     assert stream.reply.call_id == stream.call_id == broker.calls()[0].id
     assert world.asked == ["a"]
     assert nothing_held(broker)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_answer_waits_for_who_comes_back_in_time_also_where_a_limit_keeps_another_away(
+    face: Any, stream: bool
+) -> None:
+    good = streamed("B") if stream else ok("B")
+    world = World(
+        a=streamed() if stream else ok(""), b=[refuse(429, retry_after="4"), good], c=streamed("C") if stream else ok("C")
+    )
+    pool = [member("b", 0.9), member("a", 0.8), member("c", 0.1, api_key_ref="K")]
+    broker = face(world, pool, secrets={"K": "c-key"}, limits=[Limit(key="K", calls=0, window="minute")])
+    text = "".join(broker.read("hi", wait=50)[0]) if stream else broker.chat("hi", wait=50).text
+    assert (text, world.asked[:2], world.asked[-1]) == ("B", ["b", "a"], "b")
+    assert "c" not in world.asked
 
 
 # -- limits that cannot be read when the broker is made -----------------------------------------------------------------------

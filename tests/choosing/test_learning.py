@@ -133,10 +133,18 @@ def test_an_empty_record_rules_nothing_out() -> None:
     assert (Latency().quantile(0.95), Latency().chance(0.001)) == (0.0, 1.0)
 
 
+def test_old_ratings_lose_their_vote_also_where_a_change_is_too_small_to_be_noticed() -> None:
+    beliefs = Beliefs()
+    for score in (0.6, 0.5):
+        for _ in range(1000 if score > 0.5 else 100):
+            beliefs.rate("a", "op", score)
+    assert beliefs.quality("a", 0.5, "op") == pytest.approx(0.5, abs=0.02)
+
+
 def test_a_better_model_that_nobody_rated_is_found_while_the_leader_is_only_good_enough() -> None:
     dice = random.Random(3).random
     beliefs = Beliefs()
-    truth = {"leader": 0.5, "better": 0.95}
+    truth = {"leader": 0.75, "better": 0.95}
     weights = {"leader": 0.9, "better": 0.4}
     chosen: list[str] = []
     for _ in range(200):

@@ -212,6 +212,83 @@ def test_leaving_while_tools_run_cancels_them_and_waits_for_them(kind: str) -> N
     assert sorted(ended) == ["1", "2"]
 
 
+class _Turns:
+    """A caller of one's own that asks for the tool ``long``, whole or awaited."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def chat(self, messages: Any, *, tools: Any = None) -> Any:
+        made = made_reply("", [("long", {})])
+        if self.kind == "blocking":
+            return made
+
+        async def wait() -> Any:
+            return made
+
+        return wait()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tool_is_told_that_the_reader_left(kind: str) -> None:
+    seen, over = [], threading.Event()
+
+    def long(ctx: ToolContext) -> str:
+        ctx.progress("begun")
+        for _ in range(1000):
+            if ctx.cancelled:
+                seen.append("left")
+                break
+            over.wait(0.01)
+        over.set()
+        return "late"
+
+    if kind == "blocking":
+        for event in llmbroker.stream_tool_loop(_Turns(kind), "Hi", tools=[long]):
+            if isinstance(event, ToolProgress):
+                break
+    else:
+
+        async def read() -> None:
+            face = llmbroker.astream_tool_loop(_Turns(kind), "Hi", tools=[long])
+            async for event in face:
+                if isinstance(event, ToolProgress):
+                    break
+            await face.close()
+
+        asyncio.run(read())
+    assert over.wait(5)
+    assert seen == ["left"]
+
+
+async def test_an_iterator_that_was_dropped_and_a_close_do_not_get_in_each_others_way() -> None:
+    troubles: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, facts: troubles.append(facts))
+    ended: list[str] = []
+
+    async def long(ctx: ToolContext) -> str:
+        ctx.progress("begun")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.02)
+            ended.append("ended")
+        return ""
+
+    for pause in (False, True):
+        face = llmbroker.astream_tool_loop(_Turns("asyncio"), "Hi", tools=[long])
+        async for event in face:
+            if isinstance(event, ToolProgress):
+                break
+        if pause:
+            await asyncio.sleep(0)  # the dropped iterator closes first
+        ended.clear()
+        await face.close()
+        assert ended == ["ended"]
+    await asyncio.sleep(0.05)
+    assert troubles == []
+
+
 def test_a_stream_that_was_never_read_sends_nothing_and_is_dropped_in_silence() -> None:
     port = Replay()
     llmbroker.stream_tool_loop(client(port, "openai-chat"), "Hi", tools=[weather]).close()

@@ -234,7 +234,8 @@ class Accounts:
         except StoreError:
             raise
         except Exception as error:
-            raise StoreError(f"Limits could not be counted in {self._ledger.store.where}: {error!r}.") from error
+            where = self._ledger.store.where
+            raise StoreError(f"Limits could not be counted in {where}: {error!r}.", reason="refused") from error
 
     # -- what a refusal says ---------------------------------------------------------------------------------------------
 
@@ -349,7 +350,8 @@ class Accounts:
                 await self._pay()
             await self._ask_store(self._ledger.settle, settled, self._micros())
         except StoreError as error:
-            self._owe(settled)
+            if not _in_vain(error):
+                self._owe(settled)
             self._down(error)
         except BaseException:
             self._owe(settled)  # it is counted once, however often it is told
@@ -364,7 +366,11 @@ class Accounts:
             owed, self._owed = self._owed, []
         try:
             while owed:
-                await self._ask_store(self._ledger.settle, owed[0], self._micros())
+                try:
+                    await self._ask_store(self._ledger.settle, owed[0], self._micros())
+                except StoreError as error:
+                    if not _in_vain(error):
+                        raise
                 del owed[0]
         finally:
             with self._lock:
@@ -376,7 +382,8 @@ class Accounts:
             if len(self._owed) > MANY:
                 foreign = [one for one in self._owed if one.foreign]
                 own = [one for one in self._owed if not one.foreign]
-                self._owed = own[-MANY:] + merged(foreign, new_id)
+                # What those held whose ends are summed up, too, lapses by itself.
+                self._owed = own[-MANY:] + merged([*foreign, *map(elsewhere, own[:-MANY])], new_id)
 
     def _down(self, error: StoreError) -> None:
         if not self.trouble:
@@ -456,3 +463,12 @@ class Accounts:
         self._late.clear()
         self._owed.clear()
         self._waiting.clear()
+        self._book.abandon()
+
+
+def _in_vain(error: StoreError) -> bool:
+    """Whether a store will never take this count; then the others do not wait behind it."""
+    if error.reason == "refused":
+        log.warning("What an attempt took of its limits cannot be written down: %s", error)
+        return True
+    return False

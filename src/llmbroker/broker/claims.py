@@ -41,6 +41,8 @@ from llmbroker.pool import Lane
 
 Price = Callable[[Lane, str | None, Usage | None], tuple[float | None, str | None]]
 """From a lane, the model that answered, and tokens, to the cost and its currency; None where that is not known."""
+MOST_SPENT = 2**52
+"""Tokens, or billionths of a dollar, that one attempt counts at most, so that sums stay within what a store can keep."""
 SLACK = 0.001
 """Seconds after the end of a window at which it is looked at again."""
 
@@ -132,7 +134,7 @@ class Claims:
                 dollars = known if known is not None else self._unknown(limit, lane, usage)
                 unpriced |= known is None
                 cost = demand.wants[2] if dollars is None else billionths(dollars, up=False)
-            spent.append(masked(limit, (1, usage.total_tokens or 0, cost)))
+            spent.append(masked(limit, (1, min(usage.total_tokens or 0, MOST_SPENT), min(cost, MOST_SPENT))))
         return Settled(held.hold, tuple(spent), unpriced)
 
 

@@ -90,6 +90,7 @@ class Core:
         passed = self.desk.look(self.lanes.last(ask.scope), ask, now).passed
         return any(
             p.returns
+            and p.reason != "limit"
             and p.name != name
             and p.until is not None
             and p.until <= ask.queue_until

@@ -80,15 +80,24 @@ class Counts:
                 told = (numbers.get(second, 0), known[1] + (size if second == current else 0.0))
                 if told != known:
                     out.append(Sent(name, self._me, second, *told))
-        stale: dict[str, int] = {}
-        if now >= self._tidied + TIDY and self.met:
-            self._tidied = now
-            stale = {name: int(now + shift - _kept(quota)) for name, quota in self.met.items()}
-            for name, second in stale.items():
-                for counts in (self._mine.get(name), self._theirs.get(name)):
-                    for key in [key for key in counts or () if (key[1] if isinstance(key, tuple) else key) < second]:
-                        del counts[key]  # type: ignore[union-attr, arg-type]
-        return out, stale
+        return out, self._stale(now, shift)
+
+    def _stale(self, now: float, shift: float) -> dict[str, int]:
+        """Forget old counts from time to time; return before which second the store forgets those of each quota."""
+        if now < self._tidied + TIDY or not (self.met or self._theirs):
+            return {}
+        self._tidied = now
+        stale = {name: int(now + shift - _kept(quota)) for name, quota in self.met.items()}
+        for name, second in stale.items():
+            mine = self._mine.get(name, {})
+            for key in [key for key in mine if key < second]:
+                del mine[key]
+        for name in list(self._theirs):
+            least = stale.get(name, now + shift - KEPT)  # also of quotas that nobody uses here
+            self._theirs[name] = {key: count for key, count in self._theirs[name].items() if key[1] >= least}
+            if not self._theirs[name]:
+                del self._theirs[name]
+        return stale
 
     def were_told(self, sent: Sequence[Sent]) -> None:
         """These counts are in the store."""

@@ -71,7 +71,7 @@ class Desk:
                 waiter.asleep = False
                 if (offered := waiter.offer) is not None:
                     waiter.offer = None
-                    offered.running -= 1
+                    _unkept(offered)
             made = self._plan(entries, ask, now)
             if fit is None and len(self.calls) > 1:
                 fit = _sparing(ask) if made.steps and not self._holds(made, ask, now) else _nobody
@@ -151,7 +151,7 @@ class Desk:
             self.queue.remove(waiter)
             if waiter.offer is not None:
                 member, waiter.offer = waiter.offer, None
-                member.running -= 1
+                _unkept(member)
                 self._wake((member,), 1, now)
 
     def _wake(self, members: Iterable[Member], count: int, now: float, after: int = 0) -> None:
@@ -168,6 +168,7 @@ class Desk:
                     break
                 waiter.offer = member
                 member.running += 1
+                member.kept += 1
                 count -= 1
                 waiter.wake()
 
@@ -255,6 +256,11 @@ class Desk:
         lane, key = lease.lane, lease.lane.key
         if getattr(error, "limit", None) == "concurrency" and key.running > 1:
             key.cap.refused(key.running - 1)
+            if verdict.stated is None:
+                # Nothing is spent: there is room as soon as one of those that run has ended.
+                lane.quota.unsent(lease.of_lane, lease.started, now)
+                key.quota.unsent(lease.of_key, lease.started, now)
+                return
         of_key = verdict.where == "key"
         quota, reserved = (key.quota, lease.of_key) if of_key else (lane.quota, lease.of_lane)
         stated = verdict.stated
@@ -346,6 +352,11 @@ def _sparing(ask: Ask) -> Callable[[Step], bool]:
         return step.hope >= SPARED * (member.first if ask.need.stream else member.latency).hope(ask.deadline - ask.began)
 
     return worth
+
+
+def _unkept(member: Member) -> None:
+    member.running -= 1
+    member.kept -= 1
 
 
 def _nobody(step: Step) -> bool:

@@ -26,7 +26,7 @@ from llmbroker.broker.core import Core
 from llmbroker.broker.replies import Ask, Choice, pooled
 from llmbroker.client import complete
 from llmbroker.errors import LimitReachedError, LLMBrokerError, LLMTimeoutError, NoLLMAvailableError
-from llmbroker.health import EmptyAnswerError, Verdict, is_empty
+from llmbroker.health import EMPTY, EmptyAnswerError, Verdict, is_empty
 from llmbroker.io import Flow, Job
 from llmbroker.pool import Lane, Lease
 from llmbroker.router import SURE, GiveUp, Next, Passed, Plan, Step, alone, patience
@@ -117,7 +117,7 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
             if lease is not None and core.accounts is not None and now < ask.deadline and not await core.admit(ask, lease):
                 continue
             ask.choices.append(Choice(now, lease.lane if lease else None, plan))
-            if lease is None and ask.limited and ask.empty is not None:
+            if lease is None and ask.limited and ask.empty is not None and not _others_come(ask, plan):
                 return ask.empty()  # better than to wait for a limit
             if lease is None:
                 await _sleep(core, ask, plan, now)
@@ -136,6 +136,16 @@ async def obtain(core: Core, ask: Ask, trial: Trial) -> Any:
         desk.leave(ask, port.now())
         if core.accounts is not None:
             await core.accounts.leave(ask)
+
+
+_NO_BETTER = frozenset({"limit", EMPTY.word, "tried"})
+
+
+def _others_come(ask: Ask, plan: Plan) -> bool:
+    """Whether somebody comes back in time who did not answer with nothing, and whom no limit keeps away."""
+    return any(
+        p.returns and p.reason not in _NO_BETTER and p.until is not None and p.until <= ask.queue_until for p in plan.passed
+    )
 
 
 async def _sleep(core: Core, ask: Ask, plan: Plan, now: float) -> None:
@@ -400,7 +410,7 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
         shown += f"; {' '.join(core.lanes.troubles.values()).rstrip('.')}"
     tried = f" Tried {len(ask.attempts)}: {_tried(ask)}." if ask.attempts else ""
     error = NoLLMAvailableError(
-        head if reason == "empty_pool" else f"{head}: {shown}.{tried}",
+        head if reason == "empty_pool" else f"{head}{': ' if shown else ''}{shown}.{tried}",
         reason=reason,
         retry_at=retry_at,
         attempts=tuple(ask.attempts),

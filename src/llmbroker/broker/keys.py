@@ -115,7 +115,7 @@ class Lanes:
         """Count nothing as running: this is the child of a fork."""
         self._lock = threading.RLock()
         for member in self.members:
-            member.running = 0
+            member.running = member.kept = 0
             member.health.trials = 0
         for lane in self._lanes.values():
             lane.health.trials = lane.key.health.trials = lane.key.running = 0

@@ -47,6 +47,8 @@ REMEMBERED = 16_384
 """Notes of others that are kept for lanes that are made later."""
 AGAIN = 30.0
 """Seconds for which a number that was missed among the ratings is asked for."""
+MOST_ASKED = 1024
+"""Missed numbers that are asked for at once; the latest."""
 LATELY, MOST_MISSED = 64, 256
 """Numbers below the highest that may still be on their way when the first look is taken; numbers that are asked for again."""
 
@@ -267,7 +269,9 @@ class Shared:
         self._heard.pop(name, None)
         self._heard[name] = note
         while len(self._heard) > REMEMBERED:
-            del self._heard[next(iter(self._heard))]
+            oldest = next(iter(self._heard))
+            del self._heard[oldest]
+            self._rests.pop(oldest, None)
         if isinstance(note, notes.Told):
             if note.word:
                 self._rests[name] = note
@@ -324,7 +328,8 @@ class Shared:
                     self._missed[number] = now + AGAIN
         self._rated = highest
         if self._missed:
-            self._missed = {number: until for number, until in self._missed.items() if until > now}
+            late = [(number, until) for number, until in self._missed.items() if until > now]
+            self._missed = dict(late[-MOST_ASKED:])
 
     def after_fork(self) -> None:
         """In the child of a fork: this is another process now, and nobody trades here."""

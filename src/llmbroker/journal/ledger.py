@@ -19,6 +19,7 @@ import msgspec
 
 from llmbroker.allowances import NOTHING, SECOND, Account, Demand, Hold, Reserved, Settled, Triple, empty, short_of
 from llmbroker.catalog import Limit
+from llmbroker.errors import StoreError
 from llmbroker.journal.contract import Statements, Store
 
 T = TypeVar("T")
@@ -197,6 +198,8 @@ def _account(db: Statements, demand: Demand) -> Account:
 
 def _read(row: Sequence[Any]) -> Account:
     name, subject, start, ends, *amounts = row
+    if any(type(amount) is not int for amount in amounts) or not isinstance(ends, int | None):
+        raise StoreError(f"The account of {name!r} in llmbroker_accounts is damaged.", reason="corrupt", hint="Delete its row.")
     return Account(name, subject, start, ends, (*amounts[:3],), (*amounts[3:6],), amounts[6])
 
 

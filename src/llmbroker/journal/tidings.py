@@ -9,6 +9,7 @@ numbers that it missed and asks for those again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,8 @@ from llmbroker.journal.contract import Statements
 
 MOST_RATINGS = 1000
 """Ratings that one look takes, the newest; older ones have faded."""
+MOST = 10**11
+"""No moment in seconds, number of attempts or of tokens within a second is larger."""
 KEPT = 30 * 86400
 """Seconds after which a note that nobody wrote again is forgotten."""
 
@@ -99,16 +102,18 @@ def look(db: Statements, since: Since) -> Look:
     switched: dict[str, bool] = {}
     stamp, highest = since.stamp, 0
     for kind, name, sender, mark, second, number, size, value in db.execute(_LOOK, (stamp, stamp)).fetchall():
-        if kind == 0:
-            notes[name] = bytes(value)
-            stamp = max(stamp, mark)
-        elif kind == 1:
-            sent.append(Sent(name, sender, second, number, size))
-            stamp = max(stamp, mark)
+        if kind == 3:
+            highest = mark if isinstance(mark, int) else 0
+        elif not isinstance(mark, int) or not isinstance(name, str):
+            continue  # damaged rows say nothing
         elif kind == 2:
             switched[name] = bool(mark)
         else:
-            highest = mark or 0
+            stamp = max(stamp, mark)
+            if kind == 0 and isinstance(value, bytes):
+                notes[name] = value
+            elif kind == 1 and _credible(second, number, size):
+                sent.append(Sent(name, sender, second, number, size))
     rated: list[Rated] = []
     if highest != since.rated or since.missed:
         # Fewer than there were: some were deleted, and numbers may be given a second time.
@@ -123,7 +128,19 @@ def _rated(db: Statements, after: int, missed: Sequence[int]) -> list[Rated]:
         f" LEFT JOIN llmbroker_calls c ON c.id = r.call_id WHERE r.seq > ?{among} ORDER BY r.seq DESC LIMIT ?",
         (after, *missed, MOST_RATINGS),
     ).fetchall()
-    return [Rated(*row) for row in reversed(rows)]
+    return [Rated(*row) for row in reversed(rows) if row[4] is None or (isinstance(row[4], int | float) and 0 <= row[4] <= 1)]
+
+
+def _credible(second: Any, number: Any, size: Any) -> bool:
+    """Whether a count can be true."""
+    return (
+        isinstance(second, int)
+        and isinstance(number, int)
+        and isinstance(size, int | float)
+        and 0 <= second < MOST
+        and 0 <= number < MOST
+        and -MOST < size < MOST
+    )
 
 
 def tell(db: Statements, tidings: Tidings) -> None:

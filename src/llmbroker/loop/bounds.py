@@ -58,9 +58,14 @@ async def _bounded(run: Run, open_calls: Opening, step: Step) -> Any:
         reply, done = run.last_reply, False
         while not done:
             reply, done = await _one(run, step)
-        return reply if run.output is None or run.stop is not None else await _in_form(run, reply, step)
+        if run.output is not None and run.stop is None:
+            return await _in_form(run, reply, step)
     except BudgetError as error:
-        return await _at_limit(run, error, step)
+        reply = await _at_limit(run, error, step)
+    if run.output is not None:
+        # Nothing more may be asked; what the last words hold of the form counts.
+        run.value, _ = run.output.read(getattr(reply, "text", "") or "")
+    return reply
 
 
 async def _one(run: Run, step: Step) -> tuple[Any, bool]:
@@ -256,6 +261,8 @@ async def _at_limit(run: Run, error: BudgetError, step: Step) -> Any:
     if run.watch is not None:
         run.watch.note(StepStarted(run.step))
     reply, _ = await step(run)
+    if run.watch is not None:
+        run.watch.note(StepFinished(run.step, reply))
     return reply
 
 

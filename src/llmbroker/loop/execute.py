@@ -195,7 +195,7 @@ def _context(run: Run, plan: Plan, attempt: int, deadline: float | None) -> Tool
         deadline=deadline,
         messages=list(run.history),
         now=run.port.now,
-        over=lambda: run.over,
+        over=lambda: run.over or (watch is not None and watch.left),
         emit=None if watch is None else lambda value: watch.note(ToolProgress(call.id, call.name, value)),
     )
 

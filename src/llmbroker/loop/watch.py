@@ -41,7 +41,9 @@ class Watch:
     """The events of one loop that nobody has taken yet."""
 
     def __init__(self, port: Port) -> None:
-        self._port = port
+        self.port = port
+        self.left = False
+        """Whether the reader has left."""
         self._events: deque[Any] = deque()
         self._waker: Signal | None = None
 
@@ -66,7 +68,7 @@ class Watch:
 
     async def gather(self, flows: Sequence[Flow[T]], limit: int) -> list[T | BaseException]:
         """Run flows side by side as ``io.gather`` does; their events are taken while they run."""
-        port = self._port
+        port = self.port
         if getattr(port, "jobs_end_with_drive", False):
             return await gather(port, flows, limit)
         work = port.start(gather(port, flows, limit))
@@ -108,6 +110,7 @@ class Pump:
         self._flow = flow
         self._watch = watch
         self._busy = False
+        self._closed: Signal | None = None
         self.over = False
         self.begun = False
         self.result: Any = None
@@ -131,9 +134,18 @@ class Pump:
         if not self.begun:
             self.drop()
             return
-        with contextlib.suppress(Closed):
-            while not self.over:
-                await _Advance(self, Closed("the reader left"))
+        if self._closed is not None:  # somebody else is at it: an iterator that was dropped closes by itself
+            await self._closed.wait()
+            return
+        self._closed = closed = self._watch.port.signal()
+        self._watch.left = self._watch.left or not self._busy
+        try:
+            with contextlib.suppress(Closed):
+                while not self.over:
+                    await _Advance(self, Closed("the reader left"))
+        finally:
+            self._closed = None
+            closed.set()
 
     def drop(self) -> None:
         """End a loop that never began."""

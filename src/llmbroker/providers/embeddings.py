@@ -17,6 +17,7 @@ from llmbroker.errors import InvalidProviderResponseError, InvalidRequestError
 from llmbroker.exchange import Usage
 from llmbroker.providers.base import Deployment, parse_json
 from llmbroker.providers.openai_usage import read_usage
+from llmbroker.providers.params import whole_number
 from llmbroker.providers.urls import join
 from llmbroker.wire import HTTPReply, HTTPRequest
 
@@ -106,8 +107,8 @@ def _usage(body: JSON) -> Usage | None:
         found = read_usage(body["usage"])
         if found is not None:
             return msgspec.structs.replace(found, input_tokens=found.input_tokens or found.total_tokens, output_tokens=0)
-    counted = body.get("prompt_eval_count")
-    return Usage(input_tokens=counted, output_tokens=0, total_tokens=counted) if type(counted) is int else None
+    counted = whole_number(body.get("prompt_eval_count"))
+    return Usage(input_tokens=counted, output_tokens=0, total_tokens=counted) if counted is not None else None
 
 
 def _chat_body(texts: Sequence[str], deployment: Deployment, params: JSON) -> JSON:

@@ -75,9 +75,6 @@ def _word(value: Any, numbers: tuple[str, ...]) -> str | None:
     return value if isinstance(value, str) and value not in _UNSPECIFIED else None
 
 
-_COUNTS = {int, type(None)}
-
-
 def usage_of(raw: Mapping[str, Any]) -> Usage | None:
     """Normalise usage metadata: thoughts stand outside candidates, the prompts of tools outside the prompt; add them.
 
@@ -86,9 +83,8 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
     get = raw.get
     prompt, answer, total = get("promptTokenCount"), get("candidatesTokenCount"), get("totalTokenCount")
     tools, thoughts, cached = get("toolUsePromptTokenCount"), get("thoughtsTokenCount"), get("cachedContentTokenCount")
-    if not {type(count) for count in (prompt, answer, total, tools, thoughts, cached)} <= _COUNTS:
-        prompt, answer, total = whole_number(prompt), whole_number(answer), whole_number(total)
-        tools, thoughts, cached = whole_number(tools), whole_number(thoughts), whole_number(cached)
+    prompt, answer, total = whole_number(prompt), whole_number(answer), whole_number(total)
+    tools, thoughts, cached = whole_number(tools), whole_number(thoughts), whole_number(cached)
     sent = None if prompt is None and tools is None else (prompt or 0) + (tools or 0)
     made = None if answer is None and thoughts is None else (answer or 0) + (thoughts or 0)
     if sent is None and made is None and total is None and cached is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from llmbroker.exchange import Usage
+from llmbroker.providers.params import whole_number
 
 JSON: TypeAlias = dict[str, Any]
 
@@ -35,11 +36,7 @@ _SELDOM = frozenset({*_CACHED, *_WRITTEN})
 
 
 def _count(value: Any) -> int | None:
-    if type(value) is int:
-        return value if value >= 0 else None
-    if isinstance(value, float) and value.is_integer() and value >= 0:
-        return int(value)
-    return None
+    return whole_number(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _first(table: JSON, names: tuple[str, ...]) -> int | None:

@@ -62,6 +62,10 @@ def left_out(params: JSON, names: frozenset[str], deployment: Deployment, why: s
             note(deployment, name, why)
 
 
+MOST_COUNTED = 10**12
+"""What a body states beyond this counts no tokens of one answer."""
+
+
 def whole_number(value: Any) -> int | None:
-    """Return a count as it stands in a body; None for anything else."""
-    return value if type(value) is int else None
+    """Return a count of tokens as it stands in a body; None for anything else, also for what cannot be one."""
+    return value if type(value) is int and 0 <= value <= MOST_COUNTED else None
