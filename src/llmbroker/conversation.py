@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -12,7 +13,7 @@ from llmbroker.errors import InvalidRequestError
 from llmbroker.loop.approval import Paused
 from llmbroker.loop.faces import arun_tool_loop, astream_tool_loop, run_tool_loop, stream_tool_loop
 from llmbroker.loop.stream import AsyncToolLoopStream, ToolLoopStream
-from llmbroker.messages import validate
+from llmbroker.messages import History, validate
 
 JSON: TypeAlias = dict[str, Any]
 FORMAT = 1
@@ -42,15 +43,17 @@ class Conversation:
 
         Args:
             caller: as of ``run_tool_loop``.
-            question: text, or a message; None goes on with what is there (open calls, a paused run with ``answers=``).
+            question: text, or a message; None goes on with what is there (open calls, a paused run with ``answers=``). Calls
+                that were left open are run first, and then it is put; if that fails or pauses, it is not kept.
             **more: arguments of ``run_tool_loop`` for this question.
 
         Raises:
+            InvalidRequestError: calls wait for a decision, and neither ``answers=`` nor ``approve=`` gives it.
             Exception: what the loop raises.
         """
         kept: JSON = {}
         try:
-            reply = run_tool_loop(caller, self._next(question), transcript=kept, **{**self._loop, **more})
+            reply = run_tool_loop(caller, transcript=kept, **self._next(question, more))
         finally:
             self._keep(kept)
         return self._settled(reply)
@@ -59,28 +62,41 @@ class Conversation:
         """Do what ``ask`` does, awaited."""
         kept: JSON = {}
         try:
-            reply = await arun_tool_loop(caller, self._next(question), transcript=kept, **{**self._loop, **more})
+            reply = await arun_tool_loop(caller, transcript=kept, **self._next(question, more))
         finally:
             self._keep(kept)
         return self._settled(reply)
 
     def stream(self, caller: Any, question: Any = None, **more: Any) -> ToolLoopStream:
         """Return the events of the loop; what was said is kept when they were read. ``reply`` is there afterwards."""
-        face = stream_tool_loop(caller, self._next(question), transcript=_Kept(self), **{**self._loop, **more})
+        face = stream_tool_loop(caller, transcript=_Kept(self), **self._next(question, more))
         self.paused = None
         return face
 
     def astream(self, caller: Any, question: Any = None, **more: Any) -> AsyncToolLoopStream:
         """Do what ``stream`` does, for ``async for``."""
-        face = astream_tool_loop(caller, self._next(question), transcript=_Kept(self), **{**self._loop, **more})
+        face = astream_tool_loop(caller, transcript=_Kept(self), **self._next(question, more))
         self.paused = None
         return face
 
-    def _next(self, question: Any) -> Any:
+    def _next(self, question: Any, more: JSON) -> JSON:
+        """Return the arguments of the loop for this question: calls that were left open come before it."""
+        given = {**self._loop, **more}
         if question is None:
-            return self.paused or self.messages
-        message = {"role": "user", "content": question} if isinstance(question, (str, list)) else dict(question)
-        return [*self.messages, message]
+            return {**given, "messages": self.paused or self.messages}
+        message = _message(question)
+        if not (self.messages and History(self.messages).open_calls()):
+            return {**given, "messages": [*self.messages, message]}
+        if self.paused is not None and not callable(given.get("approve")):
+            decided = {getattr(answer, "id", None) for answer in given.get("answers") or ()}
+            waiting = [call.name for call in self.paused.pending if call.id not in decided]
+            if waiting:
+                raise InvalidRequestError(
+                    f"Before the next question, {len(waiting)} call(s) wait for a decision: {', '.join(waiting)[:200]}.",
+                    argument="answers",
+                    hint="Hand in answers=: a call.approve(), call.reject(...) or call.result(...) for each of paused.pending.",
+                )
+        return {**given, "messages": self.paused or self.messages, "then": [message]}
 
     def _keep(self, kept: JSON) -> None:
         if kept.get("messages"):
@@ -142,6 +158,18 @@ class Conversation:
     def __repr__(self) -> str:
         waits = f", {len(self.paused.pending)} calls wait" if self.paused is not None else ""
         return f"Conversation({len(self.messages)} messages{waits})"
+
+
+def _message(question: Any) -> JSON:
+    if isinstance(question, (str, list)):
+        return {"role": "user", "content": question}
+    if isinstance(question, Mapping):
+        return dict(question)
+    raise InvalidRequestError(
+        f"question is a text or a message, not {type(question).__name__}. Conversation.ask(broker, question): the caller "
+        "comes first.",
+        argument="question",
+    )
 
 
 class _Saved(msgspec.Struct):

@@ -9,7 +9,7 @@ import pytest
 from tests.loop.scripted import AsyncScripted, Scripted, calls, says
 
 from llmbroker.conversation import Conversation
-from llmbroker.errors import InvalidRequestError, ServerError
+from llmbroker.errors import InvalidRequestError, ServerError, ToolLoopLimitError
 from llmbroker.tools import tool
 
 
@@ -84,3 +84,50 @@ def test_what_is_no_conversation_is_refused(text: str) -> None:
 def test_it_says_what_it_is() -> None:
     made: Any = Conversation("Hi")
     assert repr(made) == "Conversation(1 messages)"
+
+
+def _left_open(tools: list[Any]) -> Conversation:
+    talk = Conversation(tools=tools)
+    with pytest.raises(ToolLoopLimitError):
+        talk.ask(Scripted(calls(("echo", '{"n": 1}'))), "First?", max_steps=1)
+    return talk
+
+
+def test_the_next_question_comes_after_the_calls_that_were_left_open_and_they_are_run() -> None:
+    talk = _left_open([echo])
+    caller = Scripted(says("one"))
+    assert talk.ask(caller, "And now?").text == "one"
+    assert [(m["role"], m.get("content")) for m in caller.sent[0]] == [
+        ("user", "First?"), ("assistant", None), ("tool", "1"), ("user", "And now?"),
+    ]  # fmt: skip
+    assert talk.faults() == []
+
+
+async def test_open_calls_are_run_before_the_question_awaited_and_streamed_too() -> None:
+    talk = _left_open([echo])
+    assert (await talk.fork().aask(AsyncScripted(says("one")), "And now?")).text == "one"
+    caller = Scripted(says("one"))
+    list(talk.stream(caller, "And now?"))
+    assert [m["role"] for m in caller.sent[0]] == ["user", "assistant", "tool", "user"]
+    assert talk.faults() == []
+
+
+def test_a_question_to_a_conversation_that_waits_for_a_decision_needs_the_decision() -> None:
+    @tool(approval=True)
+    def risky(n: int) -> str:
+        return "done"
+
+    talk = Conversation(tools=[risky])
+    talk.ask(Scripted(calls(("risky", '{"n": 1}'))), "Do it.")
+    with pytest.raises(InvalidRequestError, match=r"1 call\(s\) wait for a decision: risky.*answers="):
+        talk.ask(Scripted(), "And then?")
+    assert talk.paused is not None
+    caller = Scripted(says("ok"))
+    assert talk.ask(caller, "And then?", answers=talk.paused.approve_all()).text == "ok"
+    assert [m.get("content") for m in caller.sent[0]] == ["Do it.", None, "done", "And then?"]
+    assert talk.faults() == []
+
+
+def test_caller_and_question_the_wrong_way_round_are_told_apart() -> None:
+    with pytest.raises(InvalidRequestError, match="the caller comes first"):
+        Conversation().ask("Hi", Scripted())

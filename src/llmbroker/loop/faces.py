@@ -191,7 +191,7 @@ def run_tool_loop(
         tools=tools, dispatch=dispatch, max_steps=max_steps, max_repeats=max_repeats, max_concurrency=max_concurrency,
         result_limit=result_limit, keep_tool_choice=keep_tool_choice, transcript=transcript, budget=budget, approve=approve,
         answers=answers, stop_when=stop_when, prepare_step=prepare_step, output=output, compaction=compaction,
-        recorder=chat_parameters.pop("recorder", None), chat_parameters=chat_parameters,
+        recorder=chat_parameters.pop("recorder", None), then=chat_parameters.pop("then", ()), chat_parameters=chat_parameters,
     )  # fmt: skip
     run = _run(caller, messages, "blocking", _ask_sync, options)
     return run.port.drive(flow(run))
@@ -226,7 +226,7 @@ async def arun_tool_loop(
         tools=tools, dispatch=dispatch, max_steps=max_steps, max_repeats=max_repeats, max_concurrency=max_concurrency,
         result_limit=result_limit, keep_tool_choice=keep_tool_choice, transcript=transcript, budget=budget, approve=approve,
         answers=answers, stop_when=stop_when, prepare_step=prepare_step, output=output, compaction=compaction,
-        recorder=chat_parameters.pop("recorder", None), chat_parameters=chat_parameters,
+        recorder=chat_parameters.pop("recorder", None), then=chat_parameters.pop("then", ()), chat_parameters=chat_parameters,
     )  # fmt: skip
     return await flow(_run(caller, messages, "async", _ask_async, options))
 
@@ -261,7 +261,7 @@ def stream_tool_loop(
         tools=tools, dispatch=dispatch, max_steps=max_steps, max_repeats=max_repeats, max_concurrency=max_concurrency,
         result_limit=result_limit, keep_tool_choice=keep_tool_choice, transcript=transcript, budget=budget, approve=approve,
         answers=answers, stop_when=stop_when, prepare_step=prepare_step, output=output, compaction=compaction,
-        recorder=chat_parameters.pop("recorder", None), chat_parameters=chat_parameters,
+        recorder=chat_parameters.pop("recorder", None), then=chat_parameters.pop("then", ()), chat_parameters=chat_parameters,
     )  # fmt: skip
     run = _run(caller, messages, "blocking", _ask_streamed, options)
     run.watch = Watch(run.port)
@@ -294,7 +294,7 @@ def astream_tool_loop(
         tools=tools, dispatch=dispatch, max_steps=max_steps, max_repeats=max_repeats, max_concurrency=max_concurrency,
         result_limit=result_limit, keep_tool_choice=keep_tool_choice, transcript=transcript, budget=budget, approve=approve,
         answers=answers, stop_when=stop_when, prepare_step=prepare_step, output=output, compaction=compaction,
-        recorder=chat_parameters.pop("recorder", None), chat_parameters=chat_parameters,
+        recorder=chat_parameters.pop("recorder", None), then=chat_parameters.pop("then", ()), chat_parameters=chat_parameters,
     )  # fmt: skip
     run = _run(caller, messages, "async", _ask_streamed, options)
     run.watch = Watch(run.port)

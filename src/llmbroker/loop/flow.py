@@ -41,9 +41,9 @@ _log = logging.getLogger("llmbroker.loop")
 async def flow(run: Run) -> Any:
     """Run the loop to its end; return the final reply. Every exception that leaves carries what happened."""
     if run.bounded or run.watch is not None:
-        return await bounded_flow(run, _open_calls, _step)
+        return await bounded_flow(run, _begin, _step)
     try:
-        await _open_calls(run)
+        await _begin(run)
         while run.step < run.max_steps:
             run.step += 1
             reply, done = await _step(run)
@@ -115,6 +115,13 @@ async def _answer(run: Run, turn: Turn) -> None:
         names = ", ".join(dict.fromkeys(call.name for call in turn.calls))
         raise _limit(run, turn.reply, f"the model still asks for tools ({names[:200]})")
     await _run_plans(run, plans, turn.reply)
+
+
+async def _begin(run: Run) -> None:
+    """Run what the given history left open, then say what comes after it."""
+    await _open_calls(run)
+    for message in run.then:
+        run.history.append(message)
 
 
 async def _open_calls(run: Run) -> None:

@@ -82,6 +82,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
     compaction: Any = None
     recorder: Any = None
+    then: Sequence[JSON] = ()
 
 
 class Plan(msgspec.Struct):
@@ -112,6 +113,7 @@ class Run:
         bounded: a step has more to do than a plain one.
         allowed: names of the tools of this step, None for all. no_tools: why no tool may run any more, or None.
         over: the loop has ended. shortened: its history was, since it was last written down. awaited: by the asyncio face.
+        then: messages that come after the results of the calls that the given history left open.
     """
 
     bounded = awaited = over = shortened = False
@@ -124,6 +126,7 @@ class Run:
     output: Output | None = None
     compaction: Compaction | None = None
     recorder: Recorder | None = None
+    then: Sequence[JSON] = ()
     ledger: Ledger | None = None
     deadline: float | None = None
     trace: Any = None
@@ -170,6 +173,7 @@ class Run:
         self.prepare_step = options.prepare_step
         self.compaction = options.compaction
         self.recorder = options.recorder
+        self.then = options.then
         self.trace = tracer()
         outer = LEDGER.get()
         if options.budget is not None or outer is not None:
