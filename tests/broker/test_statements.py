@@ -190,6 +190,14 @@ DAY = {
 }
 
 
+def test_a_call_that_fits_a_little_later_than_was_stated_goes_out_then(face: Any) -> None:
+    words = "tokens per day (TPD): Limit 100000, Used 99990, Requested 500. Please try again in 7m3.5s."
+    world = World(a=[refuse(429, f"Rate limit reached on {words}"), ok("A")])
+    reply = face(world, ladder("a")).chat("a longer question than that", wait=900)
+    assert reply.text == "A"
+    assert 423.5 < world.hits[-1][0] < 440
+
+
 def test_a_days_quota_that_names_a_wait_of_seconds_is_asked_ever_more_seldom(face: Any) -> None:
     world = World(a=Answer(status=429, body=DAY))
     broker = face(world, ladder("a"))

@@ -162,16 +162,70 @@ def test_only_one_call_tries_a_recovering_model_out(face: Any) -> None:
 
 
 def test_recovery_ramps(face: Any) -> None:
-    world = World(a=[refuse(503), ok("A", delay=1)])
+    world = World(a=[*[refuse(503, delay=0.5)] * 40, ok("A", delay=1)])
     broker = face(world, ladder("a"))
     replies = broker.together(*[{"wait": 300}] * 40)
     assert all(r.text == "A" for r in replies)
-    times = sorted(t for t, _, _ in world.hits[40:]) if world.asked.count("a") > 40 else []
-    waves = {t: times.count(t) for t in times}
-    sizes = [waves[t] for t in sorted(waves)]
-    if sizes:
-        assert sizes[0] == 1
-        assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(sizes) if earlier < 8)
+    times = sorted(t for t, _, _ in world.hits[40:])
+    assert len(times) == 40
+    waves = [len(list(wave)) for _, wave in itertools.groupby(times, lambda t: round(t, 2))]
+    assert waves[:2] == [1, 2]
+    assert waves[2] <= 8, "each answer doubles what may be under way at once"
+
+
+@pytest.mark.parametrize("words", ["Too many concurrent requests", "concurrency limit reached"])
+def test_a_key_that_bears_four_calls_at_once_gets_four_and_nobody_waits_for_ever(face: Any, words: str) -> None:
+    running: list[float] = []
+    refusals: list[float] = []
+
+    def answer(_: Any) -> Any:
+        now = world.port.now()
+        running[:] = [end for end in running if end > now + 1e-9]
+        if len(running) >= 4:
+            refusals.append(now)
+            return refuse(429, words, delay=0.05)
+        running.append(now + 2.0)
+        return ok("A", delay=2)
+
+    world = World(a=answer)
+    broker = face(world, ladder("a"))
+    replies = broker.together(*[{"wait": 60}] * 60)
+    assert [reply.text for reply in replies] == ["A"] * 60
+    assert world.port.now() == pytest.approx(30, abs=5), "15 rounds of 2 s, four at once"
+    assert sum(at > 1.0 for at in refusals) <= 3, "now and then one more is tried"
+
+
+async def test_a_slot_of_a_capped_key_goes_to_who_waits_and_not_to_who_comes() -> None:
+    running: list[float] = []
+
+    def answer(_: Any) -> Any:
+        now = world.port.now()
+        running[:] = [end for end in running if end > now + 1e-9]
+        if len(running) >= 2:
+            return refuse(429, "Too many concurrent requests", delay=0.05)
+        running.append(now + 2.0)
+        return ok("A", delay=2)
+
+    world = World(a=answer)
+    async with AsyncBroker(pool=ladder("a"), io=world.port, journal=False) as broker:
+
+        async def again_and_again() -> None:
+            for _ in range(10):
+                await broker.ask("hi", wait=20)  # 8 callers, two at once, 2 s each: its turn comes every 8 s
+
+        await asyncio.gather(*(again_and_again() for _ in range(8)))
+
+
+def test_the_error_of_a_model_that_is_free_again_does_not_say_that_the_pool_is_empty(face: Any) -> None:
+    world = World(a=refuse(429, "no"))
+    broker = face(world, ladder("a"))
+    for _ in range(40):
+        with pytest.raises(NoLLMAvailableError) as caught:
+            broker.chat("hi", wait=0)
+        assert caught.value.reason != "empty_pool"
+        assert "empty" not in str(caught.value)
+        assert ": ." not in str(caught.value)
+        world.port.advance(30.0)
 
 
 def test_a_second_longer_failure_extends_a_rest(face: Any) -> None:

@@ -6,6 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from llmbroker.broker.desk import Desk
+from llmbroker.broker.replies import Ask
+from llmbroker.exchange import make_request
 from llmbroker.limits import Cap, Credit, Queue, Waiter
 
 
@@ -31,6 +34,23 @@ def test_credit_is_a_share_of_the_calls() -> None:
     credit = Credit(share=0.2, most=10.0)
     spent = sum(1 for _ in range(1000) if (credit.earn(), credit.spend())[1])
     assert 190 <= spent <= 212
+
+
+def test_second_attempts_beside_slow_ones_are_paid_for_by_calls() -> None:
+    desk = Desk(lambda: 0.5)
+    spent = 0
+    while desk.may_hedge():
+        spent += 1
+        assert spent <= 10
+    need = make_request("hi")
+    for _ in range(5):
+        desk.enter(
+            Ask(
+                need, params=None, scope=None, operation=None, trace_id=None, began=0.0, deadline=9.0, queue_until=9.0,
+                fastest_of=1,
+            )
+        )  # fmt: skip
+    assert [desk.may_hedge(), desk.may_hedge()] == [True, False]
 
 
 def test_what_was_not_used_is_given_back() -> None:

@@ -73,7 +73,7 @@ class AsyncToolLoopStream:
                 for event in events:
                     yield event
         finally:
-            await self.close()
+            await self._pump.close(wait=False)
 
     async def text(self) -> AsyncIterator[str]:
         """Iterate over the pieces of text alone, those before tool calls included."""

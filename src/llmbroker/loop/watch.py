@@ -127,15 +127,19 @@ class Pump:
             events = self._watch.take()
         return events
 
-    async def close(self) -> None:
-        """End the loop: running tools are cancelled and waited for, the connection is cut. May be called twice."""
+    async def close(self, *, wait: bool = True) -> None:
+        """End the loop: running tools are cancelled and waited for, the connection is cut. May be called twice.
+
+        ``wait``: also where somebody else is at it already, as an iterator that was dropped is.
+        """
         if self.over:
             return
         if not self.begun:
             self.drop()
             return
-        if self._closed is not None:  # somebody else is at it: an iterator that was dropped closes by itself
-            await self._closed.wait()
+        if self._closed is not None:
+            if wait:
+                await self._closed.wait()
             return
         self._closed = closed = self._watch.port.signal()
         self._watch.left = self._watch.left or not self._busy
