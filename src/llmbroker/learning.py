@@ -270,8 +270,11 @@ class Latency:
 
     def usual(self) -> float:
         """Return the time within which one attempt in two is answered, stopped ones included; 0 if unknown."""
+        answers = self._answers
         if not self._runs:
             return 0.0
+        if len(answers) == len(self._runs) and answers[0] > 0.0:
+            return answers[(len(answers) + 1) // 2 - 1]  # nothing was stopped: what is computed below would be the same
         half = self.remaining(0.0)
         return half if half < math.inf else max(run[0] for run in self._runs)
 

@@ -115,12 +115,11 @@ class Lane:
         parallel = member.config.parallel
         if key.health.room is not None or self.health.room is not None or member.health.room is not None:
             self.let_in(now)
+            if not (member.health.free(now) and key.health.free(now) and self.health.free(now)):
+                return False
         return (
             (parallel is None or member.running < parallel)
             and (key.cap.limit is None or key.cap.free(key.running + sum(m.kept for m in key.members)))
-            and member.health.free(now)
-            and key.health.free(now)
-            and self.health.free(now)
             and not (self.metered and self.fits_at(now, need) > now)
         )
 

@@ -235,14 +235,14 @@ def plan(
             continue
         lane: Lane = found  # type: ignore[assignment]
         hope = record.hope(left)
-        late = _late(record, left, now)
+        late = False if hope == 1.0 and not record.missed else _late(record, left, now)
         if late and again and _hopeless(record, left):
             passed.append(Passed(member.name, "too_slow", f"it never answered within {left:.1f} s"))
             continue
         well = lane.health.room is None and member.health.room is None and lane.key.health.room is None
         step = Step(lane, quality, late, hope, record.usual(), None if well else lane.recovering(), worth, record)
         value = quality if hope >= SURE else quality * hope
-        if lane.luck < SURE:
+        if lane.quota.luck < SURE or lane.key.quota.luck < SURE:
             lane.quota.forget(now)
             lane.key.quota.forget(now)
             value *= lane.luck
@@ -250,7 +250,7 @@ def plan(
         ranked.append((late, -round(value * (100 if worth is None else 1e9)), 0.0, member.index, step))
     if len(ranked) > 1:
         ranked = _by_lot(ranked, need.stream, dice)
-        ranked.sort(key=_rank)
+        ranked.sort()  # no two members have one index, so steps are never compared
     return Plan(tuple(entry[4] for entry in ranked), tuple(passed))
 
 
@@ -278,10 +278,6 @@ def _valued(passed: Passed, quality: float, record: Latency, now: float, left: f
     return msgspec.structs.replace(
         passed, value=passed.value * quality * record.hope(left - wait) if wait < left else 0.0, usual=record.usual()
     )
-
-
-def _rank(entry: tuple[bool, int, float, int, Step]) -> tuple[bool, int, float, int]:
-    return entry[:4]
 
 
 def _look(
