@@ -64,7 +64,7 @@ def plainly_fits(value: JSON, schema: Mapping[str, Any]) -> bool:
     Most calls are such; whatever else the schema says of them, or where anything is amiss, the whole check decides.
     """
     properties = schema.get("properties")
-    if type(properties) is not dict or schema.get("type") != "object" or not schema.keys() <= _BARE_OBJECT:
+    if not (type(value) is dict is type(properties) and schema.get("type") == "object" and schema.keys() <= _BARE_OBJECT):
         return False
     for name, item in value.items():
         wanted = properties.get(name)
