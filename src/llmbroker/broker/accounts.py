@@ -24,6 +24,7 @@ from typing import Any
 
 from llmbroker.allowances import (
     SECOND,
+    UNLIMITED,
     Account,
     Book,
     Demand,
@@ -106,6 +107,7 @@ class Accounts:
         """Why this process counts alone at present, or ""."""
         self._unread, self._missing = (late[0], str(late[1])) if late is not None else (None, "")
         self._read_at = 0.0
+        self._orphans = False
         if self._unread is not None:
             log.warning("%s", self._lacking())
 
@@ -115,6 +117,8 @@ class Accounts:
         """Hold what an attempt may take; False if a limit has no room: then its lane is closed for the call for a while."""
         if self._unread is not None:
             await self._read_late()
+        if self._orphans:
+            await self._give_up_orphans()
         if ask.limits is None:
             ask.limits = tuple(limit for limit in self.limits if concerns(limit, ask.scope, ask.operation))
         mark = lane.key.account or None
@@ -149,6 +153,16 @@ class Accounts:
         if ask.waits:
             self.forget(ask)
         return True
+
+    async def _give_up_orphans(self) -> None:
+        """Give back what the parent of a fork holds in a store in memory, of which this process has a copy of its own."""
+        self._orphans = False
+        assert self._ledger is not None
+        try:
+            while await self._ask_store(self._ledger.lapse, UNLIMITED):
+                pass
+        except StoreError as error:
+            self._down(error)
 
     async def _read_late(self) -> None:
         """Read the limits that could not be read when the broker was made, if the last try is long enough ago."""
@@ -464,6 +478,7 @@ class Accounts:
         self._owed.clear()
         self._waiting.clear()
         self._book.abandon()
+        self._orphans = self._ledger is not None and self._ledger.store.spool_beside is None
 
 
 def _in_vain(error: StoreError) -> bool:
