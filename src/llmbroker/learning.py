@@ -189,6 +189,11 @@ class Latency:
         """Return the number of samples."""
         return len(self._order)
 
+    @property
+    def runs(self) -> int:
+        """How many attempts it knows of, stopped ones included."""
+        return len(self._runs)
+
     def add(self, seconds: float) -> None:
         """Take the time of an answer."""
         self.missed, self.misses = 0.0, 0

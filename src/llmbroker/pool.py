@@ -7,6 +7,7 @@ members.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,13 @@ from llmbroker.providers.base import Deployment
 from llmbroker.providers.meters import Kind, meters
 from llmbroker.quotas import Quota
 
+FEW = 5
+"""Attempts of an operation from which on it may have a record of its own."""
+APART = 2.0
+"""By which factor their usual time must differ from that of all attempts."""
+TINY = 0.001
+OPERATIONS = 64
+"""Operations of a model whose records are kept."""
 UNKNOWN_NORMAL = 60.0
 """Seconds that a model of which nothing is known may need."""
 
@@ -48,6 +56,7 @@ class Member:
     """One model of the pool."""
 
     __slots__ = (
+        "_operations",
         "answered_at",
         "config",
         "disabled",
@@ -74,6 +83,7 @@ class Member:
         self.health = Health()
         self.latency = Latency()
         self.first = Latency()
+        self._operations: OrderedDict[str, tuple[Latency, Latency]] = OrderedDict()
         self.running = 0
         self.kept = 0
         """How many of these are slots that are kept for calls that were woken and have not looked yet."""
@@ -83,9 +93,42 @@ class Member:
         self.answered_at = float("-inf")
         """When it answered last."""
 
-    def normal(self, stream: bool) -> float:
+    def record(self, stream: bool, operation: str | None) -> Latency:
+        """Return how long its answers (their first pieces, of streams) take.
+
+        An operation whose answers plainly take another time has a record of its own; for others all answers tell more.
+        """
+        general = self.first if stream else self.latency
+        if operation is not None and (own := self._operations.get(operation)) is not None:
+            found = own[0] if stream else own[1]
+            if found.runs >= FEW and not 1.0 / APART <= (found.usual() + TINY) / (general.usual() + TINY) <= APART:
+                return found
+        return general
+
+    def new_to(self, stream: bool, operation: str | None) -> bool:
+        """Whether little is known yet of how long its answers to an operation take."""
+        if operation is None:
+            return False
+        own = self._operations.get(operation)
+        return own is None or (own[0] if stream else own[1]).runs < FEW
+
+    def records(self, stream: bool, operation: str | None) -> tuple[Latency, ...]:
+        """Return all records that an attempt teaches."""
+        general = self.first if stream else self.latency
+        if operation is None:
+            return (general,)
+        own = self._operations.get(operation)
+        if own is None:
+            own = self._operations[operation] = (Latency(), Latency())
+            if len(self._operations) > OPERATIONS:
+                self._operations.popitem(last=False)
+        else:
+            self._operations.move_to_end(operation)
+        return general, own[0] if stream else own[1]
+
+    def normal(self, stream: bool, operation: str | None = None) -> float:
         """Return the seconds that an answer (its first piece, of a stream) may take before the model is thought to hang."""
-        record = self.first if stream else self.latency
+        record = self.record(stream, operation)
         if len(record) < 3:
             return UNKNOWN_NORMAL
         slow = record.quantile(0.95)
@@ -251,11 +294,12 @@ class Lane:
 class Lease:
     """A slot of a lane, held by one attempt."""
 
-    __slots__ = ("_trials", "headers", "lane", "of_key", "of_lane", "released", "size", "started")
+    __slots__ = ("_trials", "headers", "lane", "of_key", "of_lane", "operation", "released", "size", "started")
 
     def __init__(self, lane: Lane, now: float, need: Need | None = None) -> None:
         self.lane = lane
         self.size = need.size() if need is not None and lane.metered else 0
+        self.operation = need.operation if need is not None else None
         self.of_lane = lane.quota.send(now, self.size)
         self.of_key = lane.key.quota.send(now, self.size)
         self.started = now

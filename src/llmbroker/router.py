@@ -225,7 +225,7 @@ def plan(
             continue
         found = _look(member, lanes, need, now, tried, barred, limited)
         quality = beliefs.drawn(member.name, member.config.weight, need.operation, dice)
-        record = member.first if need.stream else member.latency
+        record = member.record(need.stream, need.operation)
         worth: Worth | None = None
         if weigh is not None:
             worth = weigh(member, quality)
@@ -249,7 +249,7 @@ def plan(
         # Differences of less than a hundredth are none, but for who asked for the cheaper or the quicker.
         ranked.append((late, -round(value * (100 if worth is None else 1e9)), 0.0, member.index, step))
     if len(ranked) > 1:
-        ranked = _by_lot(ranked, need.stream, dice)
+        ranked = _by_lot(ranked, dice)
         ranked.sort()  # no two members have one index, so steps are never compared
     return Plan(tuple(entry[4] for entry in ranked), tuple(passed))
 
@@ -261,7 +261,7 @@ def _weigh(
     facts: dict[str, tuple[float, float | None]] = {}
     for member, lanes in entries:
         if lanes and not member.disabled:
-            record = member.first if need.stream else member.latency
+            record = member.record(need.stream, need.operation)
             seconds = record.usual() if preference.speed else 0.0
             facts[member.name] = (seconds, dollars(lanes[0], need) if dollars is not None and preference.cost else None)
     scale = Scale(preference, [fact[0] for fact in facts.values()], [fact[1] for fact in facts.values()])
@@ -353,9 +353,7 @@ def _hopeless(record: Latency, left: float) -> bool:
     return len(record) >= 5 and left < 0.8 * record.quantile(0.0)
 
 
-def _by_lot(
-    ranked: list[tuple[bool, int, float, int, Step]], stream: bool, dice: Dice
-) -> list[tuple[bool, int, float, int, Step]]:
+def _by_lot(ranked: list[tuple[bool, int, float, int, Step]], dice: Dice) -> list[tuple[bool, int, float, int, Step]]:
     """Draw lots among those of equal rank: the chance of a member is inverse to its usual time and to what runs on it."""
     groups: dict[tuple[bool, int], int] = {}
     for entry in ranked:
@@ -366,17 +364,16 @@ def _by_lot(
         lot = 0.0
         if groups[late, quality] > 1:
             member = step.lane.member
-            record = member.first if stream else member.latency
-            usual = record.quantile(0.5) or 1.0
+            usual = (step.record.quantile(0.5) if step.record is not None else 0.0) or 1.0
             lot = -math.log(1.0 - dice()) * usual * (1 + member.running)
         out.append((late, quality, lot, index, step))
     return out
 
 
-def patience(lane: Lane, *, stream: bool, left: float) -> float:
+def patience(lane: Lane, *, stream: bool, left: float, operation: str | None = None) -> float:
     """Return the seconds after which a second lane is opened beside this one, when another is free."""
     member = lane.member
-    record = member.first if stream else member.latency
+    record = member.record(stream, operation)
     if len(record) >= 5:
         slow = record.quantile(0.9)
         wanted = max(1.5 * slow, slow + 1.0)
@@ -385,15 +382,15 @@ def patience(lane: Lane, *, stream: bool, left: float) -> float:
     return min(wanted, 0.5 * left)
 
 
-def alone(lane: Lane, *, stream: bool, left: float) -> float | None:
+def alone(lane: Lane, *, stream: bool, left: float, operation: str | None = None) -> float | None:
     """Return the seconds after which an attempt may be cut that runs without anybody beside it; None: do not run it so.
 
     To watch an attempt costs more than to make it. Where a model is known to answer quickly and so much time is left that a
     cut does no harm, it runs unwatched; whoever was cut once is watched for the rest of its call.
     """
     member = lane.member
-    record = member.first if stream else member.latency
-    if len(record) < 5 or member.lost or record.missed:
+    record = member.record(stream, operation)
+    if len(record) < 5 or member.lost or record.missed or member.new_to(stream, operation):
         return None
     limit = max(UNWATCHED, 6.0 * record.quantile(0.95))
     return limit if 3.0 * limit <= left else None

@@ -228,6 +228,21 @@ def test_the_error_of_a_model_that_is_free_again_does_not_say_that_the_pool_is_e
         world.port.advance(30.0)
 
 
+def test_how_long_answers_take_is_known_for_each_operation(face: Any) -> None:
+    def behave(body: Any) -> Any:
+        return ok("A", delay=30 if "long" in str(body["messages"]) else 1)
+
+    world = World(a=behave, b=behave)
+    broker = face(world, ladder("a", "b"))
+    for _ in range(12):
+        for _ in range(19):
+            broker.chat("short", operation="short")
+        broker.chat("long", operation="long", wait=300)
+    late = broker.rows()[-100:]
+    assert {(row.operation, row.llm_name, row.status) for row in late} == {("short", "a", "ok"), ("long", "a", "ok")}
+    assert all(row.status != "timeout" for row in broker.rows()), "nothing was slow, so nothing was cut"
+
+
 def test_a_second_longer_failure_extends_a_rest(face: Any) -> None:
     first, second = refuse(503, retry_after="5"), refuse(503, retry_after="50", delay=1)
     world = World(a=[first, second], b=ok("B"))

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from tests.choosing.parts import half, lane, need
 
+from llmbroker.catalog import LLMConfig
 from llmbroker.exchange import make_request
 from llmbroker.health import BROKEN, HOUR
-from llmbroker.pool import Key, Lane, Lease, needed
+from llmbroker.pool import OPERATIONS, Key, Lane, Lease, Member, needed
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.test/a.png"}}]}]
@@ -120,3 +121,23 @@ def test_the_illness_that_ends_last_is_shown() -> None:
 def test_nothing_shows_a_key() -> None:
     one: Lane = lane("a")
     assert "some-secret" not in repr(one.deployment) + repr(one.key) + str(one.key.source)
+
+
+def test_an_operation_has_a_record_of_its_own_where_its_answers_plainly_take_another_time() -> None:
+    made = Member(LLMConfig(name="m", model="m", base_url="http://m.test/v1"), 0, frozenset(), None)
+    for number in range(6):
+        for operation, seconds in (("short", 1.0), ("middle", 1.4), ("long", 30.0)):
+            for record in made.records(False, operation):
+                record.add(seconds)
+        assert (made.record(False, "long") is made.latency) is (number < 4), "a few answers come first"
+    assert made.record(False, "long").usual() == 30.0
+    assert made.record(False, "middle") is made.latency, "what is alike is one record, with more in it"
+    assert made.record(False, None) is made.record(False, "unheard of") is made.latency
+    assert made.record(True, "long") is made.first
+
+
+def test_the_records_of_operations_are_bounded() -> None:
+    made = Member(LLMConfig(name="m", model="m", base_url="http://m.test/v1"), 0, frozenset(), None)
+    for number in range(1000):
+        made.records(False, f"operation {number}")
+    assert len(made._operations) == OPERATIONS

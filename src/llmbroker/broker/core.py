@@ -273,7 +273,7 @@ class Core:
         """
         lost = ask.won if lost is None else lost
         now = self.port.now()
-        usual = patience(lease.lane, stream=ask.need.stream, left=ask.deadline - row.started)
+        usual = patience(lease.lane, stream=ask.need.stream, left=ask.deadline - row.started, operation=ask.operation)
         if isinstance(error, Exception):
             self.desk.drop(lease, now)
             made = self.row_of(ask, row, "error", error=error, usage=usage)

@@ -190,12 +190,13 @@ class Desk:
         member = lane.member
         with self.lock:
             if first is None:
-                member.latency.add(now - started)
+                for record in member.records(False, lease.operation):
+                    record.add(now - started)
             lane.strikes = 0
             member.lost = 0
             member.answered_at = now
             if member.health.illness is HANGING:
-                for record in (member.latency, member.first):
+                for record in (*member.records(False, lease.operation), *member.records(True, lease.operation)):
                     record.forgive(max(4.0 * record.quantile(0.25), 2.0))
             more = lane.answered(started)
             lane.quota.settle(lease.of_lane, used, now)
@@ -209,17 +210,20 @@ class Desk:
     def began(self, lease: Lease, now: float) -> None:
         """The first piece of a stream arrived."""
         with self.lock:
-            lease.lane.member.first.add(now - lease.started)
+            for record in lease.lane.member.records(True, lease.operation):
+                record.add(now - lease.started)
             lease.learn(now)
 
     def failed(self, lease: Lease, error: BaseException, now: float, granted: float, ask: Ask) -> Verdict:
         """An attempt failed: say who is to blame, note it, free its slot."""
         lane = lease.lane
         member = lane.member
-        verdict = judge(error, model=lane.deployment.model, granted=granted, normal=member.normal(ask.need.stream))
+        verdict = judge(
+            error, model=lane.deployment.model, granted=granted, normal=member.normal(ask.need.stream, ask.operation)
+        )
         with self.lock:
-            record = member.first if ask.need.stream else member.latency
-            hangs = member.health.illness is HANGING and len(record) > 0  # a cut says nothing about its usual time then
+            records = member.records(ask.need.stream, ask.operation)
+            hangs = member.health.illness is HANGING and len(records[0]) > 0  # a cut says nothing about its usual time then
             self._note(lease, verdict, error, now)
             if verdict.lacks is not None:
                 lane.learn_lack(verdict.lacks, ask.need, now)
@@ -230,7 +234,8 @@ class Desk:
                 lane.quota.admitted(lease.started)
                 lane.key.quota.admitted(lease.started)
             if verdict.status == "timeout" and not hangs:
-                record.cut(now - lease.started, now)
+                for record in records:
+                    record.cut(now - lease.started, now)
             self._release(lease, now)
         return verdict
 
@@ -282,9 +287,10 @@ class Desk:
         lane, spent = lease.lane, now - lease.started
         member = lane.member
         with self.lock:
-            record = member.first if stream else member.latency
-            if member.health.illness is not HANGING or not len(record):
-                (record.cut if lost and spent >= usual else record.stopped)(spent, now)
+            records = member.records(stream, lease.operation)
+            if member.health.illness is not HANGING or not len(records[0]):
+                for record in records:
+                    (record.cut if lost and spent >= usual else record.stopped)(spent, now)
             if lost and spent >= usual:
                 member.lost += 1
                 sick = member.health.room is not None and member.answered_at < member.health.since
@@ -348,8 +354,8 @@ def _sparing(ask: Ask) -> Callable[[Step], bool]:
             return False
         if not step.lane.metered or step.hope >= SURE:
             return True
-        member = step.lane.member
-        return step.hope >= SPARED * (member.first if ask.need.stream else member.latency).hope(ask.deadline - ask.began)
+        record = step.lane.member.record(ask.need.stream, ask.operation)
+        return step.hope >= SPARED * record.hope(ask.deadline - ask.began)
 
     return worth
 

@@ -325,13 +325,16 @@ class Engine:
 
 def recalled(member: Member, row: Call) -> None:
     """Take note of how long an attempt took, as its row tells."""
-    record, took = (member.first, row.first_event_ms) if row.stream else (member.latency, row.latency_ms)
+    took = row.first_event_ms if row.stream else row.latency_ms
+    records = member.records(bool(row.stream), row.operation)
     if row.status == "ok" and took is not None and 0.0 <= took < math.inf:
-        record.add(took / 1000.0)
+        for record in records:
+            record.add(took / 1000.0)
     elif (
         row.status in ("timeout", "superseded", "cancelled") and row.latency_ms is not None and 0.0 <= row.latency_ms < math.inf
     ):
-        record.stopped(row.latency_ms / 1000.0)
+        for record in records:
+            record.stopped(row.latency_ms / 1000.0)
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:

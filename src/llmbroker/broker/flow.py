@@ -176,7 +176,7 @@ async def _race(core: Core, ask: Ask, trial: Trial, plan: Plan, lease: Lease) ->
     if len(plan.steps) == 1 and not plan.wants:
         return await _finish(core, ask, await trial(core, ask, lease, ask.deadline))
     if wanted == 1 and not ask.watched:
-        limit = alone(lease.lane, stream=ask.need.stream, left=ask.deadline - lease.started)
+        limit = alone(lease.lane, stream=ask.need.stream, left=ask.deadline - lease.started, operation=ask.operation)
         if limit is not None:
             return await _finish(core, ask, await trial(core, ask, lease, lease.started + limit))
     race = Race(core, ask, trial)
@@ -326,11 +326,11 @@ class Race:
 
     def _remaining(self, now: float) -> float:
         """Return how much longer the lanes that run will probably take; infinity if nobody knows."""
-        stream = self._ask.need.stream
+        need = self._ask.need
         left = math.inf
         for _, lease in self.jobs.values():
             member = lease.lane.member
-            left = min(left, (member.first if stream else member.latency).remaining(now - lease.started))
+            left = min(left, member.record(need.stream, need.operation).remaining(now - lease.started))
         return left
 
     def _hedge_at(self) -> float | None:
@@ -340,7 +340,7 @@ class Race:
             return None
         _, lease = list(self.jobs.values())[-1]
         left = ask.deadline - lease.started
-        return lease.started + patience(lease.lane, stream=ask.need.stream, left=left)
+        return lease.started + patience(lease.lane, stream=ask.need.stream, left=left, operation=ask.operation)
 
     async def stop(self) -> None:
         """Cancel what still runs and wait until it has written its rows."""
