@@ -58,6 +58,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, (int, float)) or not 0 < value < math.inf):
                 raise InvalidRequestError(f"{name} is a number above 0, not {value!r}.", argument=name)
+        calls_of = self.calls_of
+        if not isinstance(calls_of, Mapping) or not all(
+            isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in calls_of.values()
+        ):
+            raise InvalidRequestError(
+                f"calls_of maps names of tools to whole numbers of at least 0, it is not {calls_of!r}.", argument="calls_of"
+            )
         if self.at_limit not in ("raise", "stop", "answer"):
             raise InvalidRequestError(f"at_limit is raise, stop or answer, not {self.at_limit!r}.", argument="at_limit")
 

@@ -57,8 +57,14 @@ class MCPServer:
             raise ConfigurationError(
                 f"{where!r} is no address of an MCP server.", hint="A command is given as a list: ['uvx', 'some-server']."
             )
-        if isinstance(where, Sequence) and not isinstance(where, str) and not all(isinstance(part, str) for part in where):
-            raise ConfigurationError("A command of an MCP server is a list of strings.")
+        if (
+            isinstance(where, Sequence)
+            and not isinstance(where, str)
+            and not (where and all(isinstance(p, str) for p in where))
+        ):
+            raise ConfigurationError("A command of an MCP server is a list of strings, the program first.")
+        if where is None:
+            raise ConfigurationError("None is no MCP server.", hint="Give a URL, a command as a list, or a server object.")
         self._where = where
         self._headers = dict(headers or {})
         self._env = dict(env or {})

@@ -306,6 +306,11 @@ def test_a_wait_that_means_nothing_is_refused(face: Any, wait: Any) -> None:
     assert world.hits == []
 
 
+def test_a_negative_wait_is_refused_in_words_that_leave_0_in(face: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="wait is 0 seconds or more, not -1"):
+        face(World(a=ok()), ladder("a")).chat(MESSAGE, wait=-1)
+
+
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "2"])
 def test_a_race_of_nobody_is_refused(face: Any, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="fastest_of"):

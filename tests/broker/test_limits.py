@@ -80,6 +80,15 @@ def test_a_limit_of_calls_lets_exactly_so_many_through_and_says_which_how_much_a
     assert world.port.now() < 1
 
 
+@pytest.mark.parametrize(("window", "opens"), [("day", True), (None, False)])
+def test_the_hint_speaks_of_waiting_only_where_the_limit_opens(face: Any, window: Any, opens: bool) -> None:
+    broker = face(World(a=ok()), ladder("a"), limits=[Limit(calls=1, window=window)])
+    broker.chat("hi")
+    with pytest.raises(LimitReachedError) as caught:
+        broker.chat("hi")
+    assert ("wait until it opens" in str(caught.value)) == opens
+
+
 def test_a_call_waits_for_a_window_that_opens_before_its_deadline_and_not_for_a_later_one(face: Any) -> None:
     world = World(a=ok())
     broker = face(world, ladder("a"), limits=[Limit(calls=1, window="minute")])
@@ -346,6 +355,14 @@ def test_a_limit_of_tokens_holds_under_parallel_calls(face: Any) -> None:
     assert len(passed) == 1
     assert {type(result) for result in results if isinstance(result, BaseException)} == {LimitReachedError}
     assert spent(broker) == {"tokens": 133}
+
+
+def test_what_calls_under_way_hold_is_not_there_for_others(face: Any) -> None:
+    world = World(a=used(33, 100, delay=0.5))
+    broker = face(world, ladder("a"), limits=[Limit(tokens=400, window="minute")])
+    made = broker.together(*[{"wait": 1, "params": {"max_tokens": 100}}] * 5)
+    assert len([at for at, _, _ in world.hits if at == 0.0]) == 3, "each holds some 110 of 400"
+    assert sum(not isinstance(one, Exception) for one in made) == 3
 
 
 def test_windows_are_independent(face: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmbroker.budget import Budget, Ledger, Spent
+from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import Usage
 
 limits = st.none() | st.integers(1, 6)
@@ -62,3 +64,9 @@ def test_the_smallest_concurrency_counts() -> None:
     parent = Ledger(Budget(concurrency=2), None, 0.0)
     assert Ledger(Budget(concurrency=3), parent, 0.0).concurrency(8) == 2
     assert Ledger(None, None, 0.0).concurrency(8) == 8
+
+
+@pytest.mark.parametrize("given", [3, {"search": -1}, {"search": "3"}, {"search": True}, ["search"]])
+def test_limits_of_single_tools_that_mean_nothing_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="calls_of maps names of tools"):
+        Budget(calls_of=given)

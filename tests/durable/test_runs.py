@@ -511,3 +511,20 @@ def test_three_hundred_kills(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_thirty_kills_on_a_server(tmp_path: Path) -> None:
     assert killed_runs(tmp_path, 30, 4, on_a_server, 0.15) >= 30
+
+
+def test_a_caller_that_is_to_be_awaited_leaves_no_run_behind(runs: Runs) -> None:
+    with pytest.raises(InvalidRequestError, match="arun"):
+        runs.run(AsyncScripted(says()), "hi", run_id="r")
+    assert runs.list() == []
+
+
+@pytest.mark.parametrize("name", ["", None, 3])
+def test_a_run_has_a_name(runs: Runs, name: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="run_id is a name"):
+        runs.run(Scripted(says()), "hi", run_id=name)
+
+
+def test_a_state_that_no_run_has_is_refused(runs: Runs) -> None:
+    with pytest.raises(InvalidRequestError, match="No state 'finished'; there are running, paused, failed, done"):
+        runs.list("finished")

@@ -47,7 +47,7 @@ def test_without_limits_it_says_how_to_set_some(models: str) -> None:
 def test_a_database_takes_limits_in_with_a_model_list(served: Served, models: str, tmp_path: Path) -> None:
     Path(models).write_text(Path(models).read_text() + ROWS)
     database = str(tmp_path / "broker.db")
-    assert "1 models now and 2 limits" in called("models", "--source", database, "--take", models).err
+    assert "1 model now and 2 limits" in called("models", "--source", database, "--take", models).err
     assert [one["name"] for one in json.loads(called("limits", "--json", "--source", database).out)] == [
         "all: calls a day",
         "each scope: calls and tokens for ever",

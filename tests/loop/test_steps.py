@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.loop.scripted import WEATHER, AsyncScripted, Face, Scripted, calls, declare, get_weather, noted, results, says
 
+import llmbroker
 from llmbroker.errors import InvalidRequestError, ServerError, ToolLoopLimitError
 from llmbroker.exchange import ToolSet, Usage
 from llmbroker.loop import ToolLoop, Transcript, run_tool_loop
@@ -186,6 +187,27 @@ def test_an_object_without_chat_is_refused() -> None:
 def test_the_plain_loop_refuses_a_caller_that_must_be_awaited() -> None:
     with pytest.raises(InvalidRequestError, match="arun_tool_loop"):
         run_tool_loop(AsyncScripted(says()), "hi")
+
+
+@pytest.mark.parametrize("begin", [run_tool_loop, llmbroker.stream_tool_loop])
+def test_a_plain_loop_over_an_async_broker_says_which_loop_is_meant(begin: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"AsyncBroker[.]chat is asynchronous: use await arun_tool_loop"):
+        begin(llmbroker.AsyncBroker(pool=[], journal=False), "hi")
+
+
+@pytest.mark.parametrize("budget", [3, 0.5, {"steps": 3}])
+def test_a_budget_that_is_none_is_refused(budget: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"budget is a Budget\(...\)"):
+        run_tool_loop(Scripted(says()), "hi", budget=budget)
+
+
+def test_an_object_that_holds_tools_is_told_from_a_tool() -> None:
+    class Server:
+        def tools(self) -> list[Any]:
+            return []
+
+    with pytest.raises(InvalidRequestError, match=r"\*server.tools\(\)"):
+        run_tool_loop(Scripted(says()), "hi", tools=[Server()])
 
 
 def test_the_awaited_loop_takes_a_plain_caller() -> None:

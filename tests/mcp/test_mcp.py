@@ -332,3 +332,9 @@ def test_a_list_of_tools_that_is_none_says_so() -> None:
         pytest.raises(MCPError, match="does not list its tools"),
     ):
         server.tools()
+
+
+@pytest.mark.parametrize("where", [[], None, "python server.py", ["python", 3]])
+def test_what_is_no_server_is_refused_before_anything_is_begun(where: Any) -> None:
+    with pytest.raises(ConfigurationError, match="MCP server"):
+        MCPServer(where)

@@ -195,5 +195,6 @@ def reached(refusals: Iterable[Refused], more: str = "", attempts: tuple[Any, ..
         used=amount(first.used),
         reserved=amount(first.held),
         most=amount(first.most),
-        hint="snapshot().limits shows all of them; raise it with limits=, or wait until it opens.",
+        hint="snapshot().limits shows all of them; raise it with limits="
+        + ("." if first.ends is None else ", or wait until it opens."),
     )

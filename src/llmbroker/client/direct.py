@@ -142,7 +142,8 @@ def checked_seconds(value: Any, argument: str, *, allow_zero: bool = False) -> f
     if not math.isfinite(seconds):
         raise InvalidRequestError(f"{argument} is a finite number of seconds, not {shown(value)}.", argument=argument)
     if seconds < 0 or (seconds == 0 and not allow_zero):
-        raise InvalidRequestError(f"{argument} is more than 0 seconds, not {shown(value)}.", argument=argument)
+        least = "0 seconds or more" if allow_zero else "more than 0 seconds"
+        raise InvalidRequestError(f"{argument} is {least}, not {shown(value)}.", argument=argument)
     return seconds
 
 

@@ -67,6 +67,9 @@ class _Result(msgspec.Struct):
     row: JSON = {}
 
 
+STATES = ("running", "paused", "failed", "done")
+
+
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """A durable run as it stands.
 
@@ -96,6 +99,8 @@ class _Recorder:
         self.owner = owner
         self._store = store
         self._clock = clock
+        if not isinstance(run_id, str) or not run_id:
+            raise InvalidRequestError(f"run_id is a name, not {run_id!r}.", argument="run_id")
         self.row, notes = store.claim(run_id, owner, clock())
         # Calls of one turn are written down from threads of their own: taking a number must not be two things.
         self._numbers = itertools.count(max((note.seq for note in notes), default=0) + 1)
@@ -209,6 +214,7 @@ class Runs:
             RunLostError: another process has taken it over.
             Exception: what the loop raises; the run can be begun again and goes on where it was.
         """
+        port_of(caller, "blocking")  # a caller that is to be awaited is refused before anything is written
         owner = self._store.mark()
         try:
             recorder = _Recorder(self._store, run_id, owner, _clock_of(caller))
@@ -335,7 +341,13 @@ class Runs:
         )  # fmt: skip
 
     def list(self, status: str | None = None, limit: int = 100) -> list[tuple[str, str]]:
-        """Return names and states of runs, the newest first."""
+        """Return names and states of runs, the newest first; ``status`` names one of the states.
+
+        Raises:
+            InvalidRequestError: there is no such state.
+        """
+        if status is not None and status not in STATES:
+            raise InvalidRequestError(f"No state {status!r}; there are {', '.join(STATES)}.", argument="status")
         return [(row.id, row.status) for row in self._store.rows(status, limit)]
 
     def forget(self, run_id: str) -> bool:

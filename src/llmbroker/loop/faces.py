@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from typing import Any
 
 from llmbroker.budget import Budget
@@ -29,10 +29,16 @@ async def _ask_sync(run: Run) -> Any:
     if isawaitable(reply):
         if iscoroutine(reply):
             reply.close()
-        raise InvalidRequestError(
-            f"{type(run.caller).__name__}.chat is asynchronous: use await arun_tool_loop(...).", argument="caller"
-        )
+        raise _to_be_awaited(run.caller)
     return reply
+
+
+def _to_be_awaited(caller: Any) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{type(caller).__name__}.chat is asynchronous: use await arun_tool_loop(...), or async for "
+        "with astream_tool_loop(...); elsewhere arun, aask, astream.",
+        argument="caller",
+    )
 
 
 async def _ask_async(run: Run) -> Any:
@@ -113,7 +119,13 @@ def _run(caller: Any, messages: Any, kind: str, ask: Any, options: Options) -> R
 
 
 def port_of(caller: Any, kind: str) -> Port:
-    """Return the caller's own port, or one that all foreign callers share."""
+    """Return the caller's own port, or one that all foreign callers share.
+
+    Raises:
+        InvalidRequestError: plain code was given a caller whose ``chat`` is to be awaited.
+    """
+    if kind == "blocking" and iscoroutinefunction(getattr(caller, "chat", None)):
+        raise _to_be_awaited(caller)
     own: Port | None = getattr(caller, "_io", None)
     if own is not None and hasattr(own, "call") and (kind == "async" or hasattr(own, "drive")):
         return own

@@ -176,6 +176,8 @@ class Run:
         self.then = options.then
         self.trace = tracer()
         outer = LEDGER.get()
+        if options.budget is not None and not isinstance(options.budget, Budget):
+            raise InvalidRequestError(f"budget is a Budget(...), not {shown(options.budget)}.", argument="budget")
         if options.budget is not None or outer is not None:
             self.ledger = Ledger(options.budget, outer, self.port.now(), messages.spent if paused else None)
             self.deadline = self.ledger.deadline

@@ -266,7 +266,10 @@ def _made(item: Any, index: int) -> FunctionTool:
         )
         return made
     if not callable(item):
-        raise InvalidRequestError(f"A tool is a function or a mapping, not {type(item).__name__}.", argument=f"tools[{index}]")
+        held = " Its tools: *server.tools()." if callable(getattr(item, "tools", None)) else ""
+        raise InvalidRequestError(
+            f"A tool is a function or a mapping, not {type(item).__name__}.{held}", argument=f"tools[{index}]"
+        )
     plain: FunctionTool = tool(item)
     return plain
 

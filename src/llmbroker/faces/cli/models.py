@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,15 @@ def _take_list(path: str, source: str | None) -> int:
         write_limits(store, listed.limits)
     finally:
         store.close()
-    note(f"{source} has {len(listed.llms)} models now" + (f" and {len(listed.limits)} limits." if listed.limits else "."))
+    note(
+        f"{source} has {_count(listed.llms, 'model')} now"
+        + (f" and {_count(listed.limits, 'limit')}." if listed.limits else ".")
+    )
     return 0
+
+
+def _count(things: Sequence[Any], word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
 def _snapshot(arguments: argparse.Namespace) -> Any:
