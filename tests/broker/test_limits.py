@@ -357,14 +357,6 @@ def test_a_limit_of_tokens_holds_under_parallel_calls(face: Any) -> None:
     assert spent(broker) == {"tokens": 133}
 
 
-def test_what_calls_under_way_hold_is_not_there_for_others(face: Any) -> None:
-    world = World(a=used(33, 100, delay=0.5))
-    broker = face(world, ladder("a"), limits=[Limit(tokens=400, window="minute")])
-    made = broker.together(*[{"wait": 1, "params": {"max_tokens": 100}}] * 5)
-    assert len([at for at, _, _ in world.hits if at == 0.0]) == 3, "each holds some 110 of 400"
-    assert sum(not isinstance(one, Exception) for one in made) == 3
-
-
 def test_windows_are_independent(face: Any) -> None:
     """A spent minute of tokens opens a minute later, whatever the hour of calls has seen."""
     world = World(a=used(50, 50))
