@@ -227,3 +227,19 @@ def test_all_recorded_replies_are_read_and_what_they_state_is_sane() -> None:
                     unread.append((record["id"], left))
     assert {name: count for name, count in counts.items() if count} == STATING
     assert len(unread) == 3  # tokens by size, whose cost for a request cannot be known before it is sent
+
+
+BOTTOMLESS = {
+    "spaces between semicolons": "a" + ";   " * 240 + '"',
+    "quotes": '"a' * 400,
+    "parameters": '"a"' + ";r=1 " * 190 + '"',
+    "quoted parameters": '"a"' + ';x="y"  ' * 120 + '"',
+    "spaces": " " * 990 + '"',
+    "escapes": '"' + "\\" * 990,
+}
+
+
+@pytest.mark.parametrize("text", BOTTOMLESS.values(), ids=list(BOTTOMLESS))
+@pytest.mark.parametrize("name", ["ratelimit", "ratelimit-policy"])
+def test_no_header_is_read_for_ever(name: str, text: str) -> None:
+    meters({"ratelimit": '"a";r=1;t=1', "ratelimit-policy": '"a";q=2;w=1', name: text})

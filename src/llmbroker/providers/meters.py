@@ -163,7 +163,8 @@ def _number(text: str | None) -> float | None:
     return value if 0 <= value < math.inf else None
 
 
-_ITEM = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^,;"]*)((?:\s*;[^,;"]*(?:"[^"]*")?)*)\s*(?:,|$)')
+# Possessive throughout: what a piece has taken is not tried in another way, which would take for ever.
+_ITEM = re.compile(r'\s*+("(?:[^"\\]|\\.)*+"|[^,;"]*+)((?:\s*+;[^,;"]*+(?:"[^"]*+")?+)*+)\s*+(?:,|$)')
 
 
 def _structured(headers: Mapping[str, str]) -> list[Meter]:
