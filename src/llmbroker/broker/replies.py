@@ -202,7 +202,7 @@ class PooledReply(Reply, frozen=True, kw_only=True, weakref=True):
         llm_name: the model's name in the pool.
         call_id: the id of its journal row.
         operation: as the caller named it.
-        attempts: all tries of this call in order of their end, this one included.
+        attempts: the tries of this call that had ended, in that order, this one included; who lost a race is in the journal.
     """
 
     llm_name: str
