@@ -184,6 +184,9 @@ class _Kept:
     def __init__(self, owner: Conversation) -> None:
         object.__setattr__(self, "_owner", owner)
 
+    def take_pause(self, paused: Paused) -> None:
+        self._owner.paused = paused  # type: ignore[attr-defined]
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "messages" and value:
             self._owner.messages = list(value)  # type: ignore[attr-defined]

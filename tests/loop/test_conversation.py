@@ -131,3 +131,20 @@ def test_a_question_to_a_conversation_that_waits_for_a_decision_needs_the_decisi
 def test_caller_and_question_the_wrong_way_round_are_told_apart() -> None:
     with pytest.raises(InvalidRequestError, match="the caller comes first"):
         Conversation().ask("Hi", Scripted())
+
+
+async def test_a_stream_that_pauses_leaves_the_paused_run_with_the_conversation() -> None:
+    @tool(approval=True)
+    def risky(n: int) -> str:
+        return "done"
+
+    for awaited in (False, True):
+        talk = Conversation(tools=[risky])
+        turn = calls(("risky", '{"n": 1}'))
+        if awaited:
+            assert [event async for event in talk.astream(AsyncScripted(turn), "Do it.")]
+        else:
+            assert list(talk.stream(Scripted(turn), "Do it."))
+        assert talk.paused is not None
+        assert talk.ask(Scripted(says("ok")), answers=talk.paused.approve_all()).text == "ok"
+        assert talk.faults() == []

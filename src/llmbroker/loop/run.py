@@ -232,7 +232,10 @@ class Run:
         self.over = True
         spent = self.ledger.snapshot(self.port.now()) if self.ledger is not None else None
         run_id = getattr(self.recorder, "run_id", None)
-        return Paused(messages=messages, pending=pending, step=self.step, spent=spent, run_id=run_id)
+        made = Paused(messages=messages, pending=pending, step=self.step, spent=spent, run_id=run_id)
+        if (take := getattr(self.transcript, "take_pause", None)) is not None:
+            take(made)
+        return made
 
     def leave(self, error: BaseException) -> None:
         """Let an exception that leaves carry what happened."""
