@@ -320,11 +320,11 @@ class PostgresStore:
             return StoreError(f"The journal {self.where} cannot be used: {words}.", reason="refused", hint="")
         reason, hint = "other", "Name another place with journal=."
         if state.startswith("53"):
-            reason, hint = "full", "Give the server room; the rows are kept and written later."
+            reason, hint = "full", "Give the server room; rows of calls are kept and written later."
         elif state.startswith(("42501", "25006")):
             reason, hint = "readonly", "Grant the user the right to write, or name another place with journal=."
         elif isinstance(error, psycopg.OperationalError):
-            reason, hint = "missing", "Check that the server runs and lets this user in; the rows are kept and written later."
+            reason, hint = "missing", "Check that it runs and lets this user in; rows of calls are kept and written later."
         return StoreError(f"The journal {self.where} cannot be used: {words}.", reason=reason, hint=hint)
 
 

@@ -63,8 +63,8 @@ _REASONS = {
     sqlite3.SQLITE_NOTADB: ("corrupt", "it is not a database"),
 }
 _HINTS = {
-    "locked": "The rows are kept and written later; close the program that holds it.",
-    "full": "Free space on that disk; the rows are kept and written later.",
+    "locked": "Rows of calls are kept and written later; close the program that holds it.",
+    "full": "Free space on that disk; rows of calls are kept and written later.",
     "readonly": "Make the file and its folder writable, or name another place with journal=.",
     "missing": "Check that the folder exists and may be written, or name another place with journal=.",
     "corrupt": "Nothing was changed in it. Move it away to start a new one; `sqlite3 OLD .recover` saves what can be read.",
