@@ -146,7 +146,7 @@ class Quota:
             self.gauges.send(now, characters)
         if self.bucket is None:
             return 0.0
-        size = self.bucket.size(characters)
+        size = min(self.bucket.size(characters), self.bucket.limit)  # what is larger takes nothing: it is refused
         self._take(size, now)
         return size
 
