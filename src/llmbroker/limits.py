@@ -8,17 +8,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+CROWD = 4
+"""So many others must be under way for a refusal that says nothing to be taken for one too many at once."""
+DOUBTS = 1
+"""How often that may turn out to be wrong."""
+
 
 class Cap:
     """How many attempts one key bears at once, learnt from its refusals.
 
     None until the provider refuses for having too many at once; then one below what was refused, growing slowly with answers.
+    A refusal that says nothing about its reason is suspected of it where several others are under way. The suspicion is given
+    up when an attempt is refused that began beside fewer others than were let in.
     """
 
-    __slots__ = ("limit",)
+    __slots__ = ("doubts", "limit", "proved", "since", "suspected")
 
     def __init__(self) -> None:
         self.limit: float | None = None
+        self.suspected = False
+        self.since = 0.0
+        self.proved = 0
+        self.doubts = 0
+
+    def suspects(self, beside: int, started: float, now: float) -> bool:
+        """Whether a refusal without words is taken for one too many at once.
+
+        Args:
+            beside: how many others were under way when the attempt began.
+            started: when that was.
+            now: the time.
+        """
+        if self.suspected and self.limit is not None:
+            if started > self.since and beside < self.proved:
+                self.limit, self.suspected = None, False
+                self.doubts += 1
+                return False
+            self.proved = min(self.proved, max(1, beside))
+            return True
+        if self.limit is not None or beside < CROWD or self.doubts >= DOUBTS:
+            return False
+        self.suspected, self.since, self.proved = True, now, beside
+        return True
 
     def refused(self, running: int) -> None:
         """The provider refused an attempt while that many others were running."""

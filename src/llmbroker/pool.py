@@ -294,7 +294,7 @@ class Lane:
 class Lease:
     """A slot of a lane, held by one attempt."""
 
-    __slots__ = ("_trials", "headers", "lane", "of_key", "of_lane", "operation", "released", "size", "started")
+    __slots__ = ("_trials", "beside", "headers", "lane", "of_key", "of_lane", "operation", "released", "size", "started")
 
     def __init__(self, lane: Lane, now: float, need: Need | None = None) -> None:
         self.lane = lane
@@ -307,6 +307,8 @@ class Lease:
         """Of its good reply."""
         self.released = False
         member, key = lane.member, lane.key
+        self.beside = key.running
+        """How many others were under way with its key when it began."""
         member.running += 1
         key.running += 1
         self._trials: tuple[tuple[Health, int], ...] = ()

@@ -173,7 +173,7 @@ def test_recovery_ramps(face: Any) -> None:
     assert waves[2] <= 8, "each answer doubles what may be under way at once"
 
 
-@pytest.mark.parametrize("words", ["Too many concurrent requests", "concurrency limit reached"])
+@pytest.mark.parametrize("words", ["Too many concurrent requests", "concurrency limit reached", "no"])
 def test_a_key_that_bears_four_calls_at_once_gets_four_and_nobody_waits_for_ever(face: Any, words: str) -> None:
     running: list[float] = []
     refusals: list[float] = []

@@ -30,6 +30,20 @@ def test_a_cap_is_never_below_one() -> None:
     assert cap.free(0)
 
 
+def test_a_refusal_without_words_among_many_is_suspected_of_being_one_too_many_until_the_contrary_is_seen() -> None:
+    cap = Cap()
+    assert not cap.suspects(3, 0.0, 1.0), "three others are no crowd"
+    for beside in (6, 5, 4):
+        assert cap.suspects(beside, 0.0, 1.0)
+        cap.refused(beside)
+    assert [cap.free(running) for running in (3, 4)] == [True, False]
+    assert cap.suspects(4, 2.0, 3.0), "as many as before: it is that"
+    cap.refused(4)
+    assert not cap.suspects(2, 4.0, 5.0), "fewer than were let in: it is something else"
+    assert cap.free(100)
+    assert not cap.suspects(9, 6.0, 7.0), "and that is believed"
+
+
 def test_credit_is_a_share_of_the_calls() -> None:
     credit = Credit(share=0.2, most=10.0)
     spent = sum(1 for _ in range(1000) if (credit.earn(), credit.spend())[1])

@@ -259,8 +259,10 @@ class Desk:
     def _refused(self, lease: Lease, verdict: Verdict, error: BaseException, now: float, health: Health, detail: str) -> None:
         """A quota refused: rest until it opens, as far as that is stated or learnt."""
         lane, key = lease.lane, lease.lane.key
-        if getattr(error, "limit", None) == "concurrency" and key.running > 1:
-            key.cap.refused(key.running - 1)
+        window = getattr(error, "limit", None)
+        crowded = window == "concurrency" and key.running > 1
+        if crowded or (window is verdict.stated is None and key.cap.suspects(lease.beside, lease.started, now)):
+            key.cap.refused(key.running - 1 if crowded else lease.beside)
             if verdict.stated is None:
                 # Nothing is spent: there is room as soon as one of those that run has ended.
                 lane.quota.unsent(lease.of_lane, lease.started, now)

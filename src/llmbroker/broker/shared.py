@@ -117,7 +117,7 @@ class Shared:
             if verdict.blame == "quota":
                 name, quota = notes.quotas(lane)[0 if verdict.where == "key" else 1]
                 self._counts.meet(name, quota, now, self._shift)
-                if lane.key.cap.limit is not None:
+                if lane.key.cap.limit is not None and not lane.key.cap.suspected:
                     self._note(*notes.capped(lane, self._me))
         if self._pending:
             await self._trade(now)
