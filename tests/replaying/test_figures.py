@@ -246,3 +246,23 @@ def test_a_journal_that_a_broker_wrote_is_played(tmp_path: Path) -> None:
     assert found.rows + sum(int(note.split()[0]) for note in found.notes if "rows were left out" in note) >= len(world.hits)
     assert recorded.answered.value == 1.0
     assert ours.answered.value > 0.98
+
+
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "a duration beyond all": {"latency_ms": 10**400},
+    "a moment before 1970": {"ts": utc(-5.0)},
+    "a moment at the end of time": {"ts": datetime.max.replace(tzinfo=utc(0.0).tzinfo)},
+}
+
+
+@pytest.mark.parametrize("facts", IMPOSSIBLE.values(), ids=list(IMPOSSIBLE))
+def test_rows_that_cannot_be_true_are_left_out(facts: dict[str, Any]) -> None:
+    rows = [Call(ts=utc(T0 + n), llm_name="ab"[n % 2], status="ok", latency_ms=100.0, cost=10**400) for n in range(60)]  # type: ignore[arg-type]
+    found = replay([*rows, *(msgspec.structs.replace(row, **facts) for row in rows[:5])], seeds=1)
+    assert any(note.startswith("5 rows were left out") for note in found.notes)
+
+
+@pytest.mark.parametrize("pool", [[1], "a", member("a"), {"a": 1}], ids=["numbers", "a text", "one model", "a table"])
+def test_a_pool_that_is_none_is_refused(pool: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="LLMConfig"):
+        replay([], pool=pool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,8 @@ OTHERS = "(seldom ones)"
 UNNAMED = "(none)"
 STOPPED = ("superseded", "cancelled")
 LONGEST = 86_400.0
+LAST = 2e11
+"""Seconds since 1970: nothing was called later, and a replay that goes on from there can still be dated."""
 _STATUSES = ("ok", "rate_limited", "unavailable", "error", "timeout", *STOPPED)
 
 
@@ -117,6 +118,8 @@ def gather(
         ConfigurationError, StoreError: the source cannot be read.
         InvalidRequestError: it is none of these.
     """
+    if pool is not None and not (isinstance(pool, (list, tuple)) and all(isinstance(one, LLMConfig) for one in pool)):
+        raise InvalidRequestError("pool is a list of LLMConfig.", argument="pool")
     if isinstance(source, Iterable) and not isinstance(source, (str, bytes, os.PathLike)):
         rows: Iterable[Call] = _chosen(source, since, operation)
         return _material(rows, pool or (), limit)
@@ -218,10 +221,12 @@ def _fact(row: Call) -> tuple[Fact | None, str]:
         return None, "no duration that could be true"
     if not isinstance(row.llm_name, str) or not row.llm_name.strip():
         return None, "no model"
+    at = row.ts.timestamp()
+    if not 0.0 <= at <= LAST:
+        return None, "no moment that could be true"
     score = _number(row.score, 0.0, 1.0)
     operation = row.operation if isinstance(row.operation, str) else None
     usage = row.usage.total_tokens if row.usage is not None else None
-    at = row.ts.timestamp()
     return Fact(
         group=str(row.group_id or row.id),
         number=row.attempt if isinstance(row.attempt, int) else 1,
@@ -250,6 +255,6 @@ def _cost(row: Call) -> float | None:
 
 
 def _number(value: Any, least: float, most: float) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         return None
-    return float(value) if least <= value <= most else None
+    return float(value)
