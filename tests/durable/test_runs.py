@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -528,3 +529,29 @@ def test_a_run_has_a_name(runs: Runs, name: Any) -> None:
 def test_a_state_that_no_run_has_is_refused(runs: Runs) -> None:
     with pytest.raises(InvalidRequestError, match="No state 'finished'; there are running, paused, failed, done"):
         runs.list("finished")
+
+
+DAMAGED = {
+    "a note that is no JSON": "UPDATE llmbroker_run_notes SET value = x'00'",
+    "a note of another kind": "UPDATE llmbroker_run_notes SET value = x'7b7d'",
+    "a note that is a number": "UPDATE llmbroker_run_notes SET value = 5",
+    "a result that is no JSON": "UPDATE llmbroker_runs SET result = x'00'",
+}
+
+
+@both
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=list(DAMAGED))
+def test_a_run_that_cannot_be_read_says_so_and_can_be_forgotten(kind: str, damage: str, tmp_path: Path) -> None:
+    runs = Runs(tmp_path / "runs.db")
+    turns = [calls(("echo", '{"n": 1}')), says("done")]
+    run(runs, kind, turns, "hi", run_id="r", tools=[echo])
+    with sqlite3.connect(tmp_path / "runs.db") as db:
+        db.execute(damage)
+    db.close()
+    with pytest.raises(StoreError, match="cannot be read"):
+        run(runs, kind, turns, "hi", run_id="r", tools=[echo])
+    with pytest.raises(StoreError, match="cannot be read"):
+        runs.state("r")
+    runs.forget("r")
+    assert run(runs, kind, turns, "hi", run_id="r", tools=[echo]).text == "done"
+    runs.close()

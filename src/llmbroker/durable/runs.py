@@ -15,12 +15,12 @@ import itertools
 import os
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from llmbroker.budget import Spent
-from llmbroker.errors import InvalidRequestError, UnknownCallError
+from llmbroker.errors import InvalidRequestError, StoreError, UnknownCallError
 from llmbroker.exchange import FinishReason, Reply, Usage
 from llmbroker.journal import Store, open_store
 from llmbroker.journal.runs import Note, RunRow, RunStore
@@ -33,6 +33,7 @@ from llmbroker.messages import History
 from llmbroker.tools import ToolHistory, ToolLoop, ToolRow
 
 JSON: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 
 class _Done(msgspec.Struct):
@@ -91,6 +92,18 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+def _read(value: Any, kind: type[T]) -> T:
+    """Return what was written down of a run."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, TypeError) as error:
+        raise StoreError(
+            f"What was written down of this run cannot be read: {error}.",
+            reason="corrupt",
+            hint="forget(run_id) deletes it; a new one begins at its first message.",
+        ) from error
+
+
 class _Recorder:
     """Writes one run down."""
 
@@ -107,7 +120,7 @@ class _Recorder:
         self.messages, self.step, self.spent, self.final = _messages(notes)
         self._written = len(self.messages)
         self._started = {note.call_id for note in notes if note.kind == "started"}
-        self.results = {n.call_id: msgspec.json.decode(n.value, type=_Result) for n in notes if n.kind == "result"}
+        self.results = {n.call_id: _read(n.value, _Result) for n in notes if n.kind == "result"}
 
     def begin(self, messages: Any) -> None:
         """Write the question of a new run."""
@@ -179,7 +192,7 @@ def _messages(notes: list[Note]) -> tuple[list[JSON], int, Spent | None, _Done |
     step, spent, final = 0, None, None
     for note in notes:
         if note.kind == "messages":
-            turn = msgspec.json.decode(note.value, type=_Turn)
+            turn = _read(note.value, _Turn)
             messages = turn.messages if turn.whole else [*messages, *turn.messages]
             step, spent, final = max(step, turn.step), turn.spent or spent, turn.final
     return messages, step, spent, final
@@ -360,7 +373,7 @@ class Runs:
 
 
 def _done(row: RunRow) -> _Done:
-    return _Done() if row.result is None else msgspec.json.decode(row.result, type=_Done)
+    return _Done() if row.result is None else _read(row.result, _Done)
 
 
 def _reply_of(done: _Done, messages: list[JSON]) -> Reply:
