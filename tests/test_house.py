@@ -69,8 +69,8 @@ HEAVY_NAMES = """
 anyio mimetypes narwhals polars
 aiohttp asyncio certifi concurrent cryptography ctypes cyclopts dbos difflib dotenv ensurepip fcntl genai_prices getpass
 hashlib html http importlib inspect ipaddress json_repair keyring logging matplotlib mcp msvcrt multiprocessing opentelemetry
-pandas platformdirs psycopg pydantic readline rich secrets shutil signal socket sqlite3 ssl subprocess tempfile tomllib traceback
-typing unicodedata urllib uuid webbrowser xllamacpp zipfile
+pandas platformdirs psycopg pydantic readline rich secrets shutil signal socket sqlite3 ssl subprocess tempfile tomllib
+traceback typing unicodedata urllib uuid webbrowser xllamacpp zipfile
 """
 HEAVY = set(HEAVY_NAMES.split())
 
