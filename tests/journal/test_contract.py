@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmbroker.catalog import LLMConfig
-from llmbroker.errors import InvalidRequestError
+from llmbroker.catalog import Limit, LLMConfig
+from llmbroker.errors import InvalidRequestError, StoreError
 from llmbroker.exchange import Usage
-from llmbroker.journal import Call, Query, Rating, Store, utc
+from llmbroker.journal import Call, Query, Rating, Store, open_store, utc
+from llmbroker.journal.ledger import read_limits, write_limits
 from llmbroker.journal.records import STATUSES
 from llmbroker.journal.tidings import KEPT, MOST_RATINGS, Sent, Since, Tidings
 
@@ -343,6 +344,43 @@ def test_a_model_list_with_a_name_twice_leaves_the_old_list(store: Store) -> Non
     with pytest.raises(Exception, match="cannot be used"):
         store.set_models([first, first])
     assert store.models() == [first]
+
+
+def test_lists_that_are_replaced_at_the_same_time_follow_each_other(store: Store) -> None:
+    errors: list[BaseException] = []
+    names = [tuple(f"{writer}{n}" for n in range(writer + 1)) for writer in range(4)]
+
+    def write(own: Store, mine: tuple[str, ...]) -> None:
+        try:
+            for _ in range(10):
+                own.set_models([LLMConfig(name=name, model="m", provider="groq") for name in mine])
+                write_limits(own, [Limit(name=name, calls=1) for name in mine])
+        except BaseException as error:  # noqa: BLE001 - shown by the assertion
+            errors.append(error)
+
+    memory = store.where == ":memory:"
+    store.models()
+    owns = [store if memory else open_store(store.where) for _ in names]
+    threads = [threading.Thread(target=write, args=pair) for pair in zip(owns, names, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for own in owns if not memory else ():
+        own.close()
+    assert errors == []
+    assert tuple(model.name for model in store.models()) in names
+    assert tuple(limit.name for limit in read_limits(store)) in names
+
+
+def test_a_damaged_model_list_is_named_with_what_to_do(store: Store) -> None:
+    store.set_models([LLMConfig(name="a", model="m", provider="groq")])
+    store.transact(lambda db: db.execute("UPDATE llmbroker_models SET config = '{'"))
+    with pytest.raises(StoreError, match=r"model list in .* is damaged") as caught:
+        store.models()
+    assert caught.value.reason == "corrupt"
+    store.set_models([])
+    assert store.models() == []
 
 
 def test_disabled_models_are_remembered(store: Store) -> None:

@@ -16,10 +16,11 @@ import pytest
 from tests.broker.served import Models, models
 
 from llmbroker import AsyncBroker, Broker, Limit, LLMConfig
-from llmbroker.journal import Query, open_store
+from llmbroker.journal import Journal, Query, open_store
 from llmbroker.journal.ledger import Ledger
 from llmbroker.journal.postgres import PostgresStore
 
+from .conftest import make_call
 from .server import new_database, server
 
 
@@ -154,6 +155,15 @@ def test_what_limits_count_without_their_server_is_told_to_it_afterwards(served:
     store.close()
     assert account.spent[0] == len(load.ids)
     assert account.held == (0, 0, 0)
+
+
+def test_rows_wait_in_a_file_though_their_folder_was_not_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMBROKER_HOME", str(home / "not" / "yet"))
+    journal = Journal(open_store("postgresql://nobody@127.0.0.1:1/none"))
+    journal.record(make_call())
+    assert Path(journal.health()["spool_file"]).parent == home / "not" / "yet"
+    assert (home / "not" / "yet").stat().st_mode & 0o077 == 0
+    journal.close()
 
 
 @pytest.fixture

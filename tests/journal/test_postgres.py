@@ -12,7 +12,9 @@ import pytest
 
 from llmbroker.errors import StoreError
 from llmbroker.journal import Journal, Query, Rating, open_store, utc
+from llmbroker.journal.migrations import MIGRATIONS
 from llmbroker.journal.postgres import PostgresStore, told
+from llmbroker.journal.tidings import Since, Tidings
 
 from .conftest import T0, make_call
 from .server import new_database, server
@@ -24,8 +26,9 @@ from .server import new_database, server
         ("postgresql://u:secret@h:5/d", "postgresql://u@h:5/d"),
         ("postgres://u:secret@h/d", "postgresql://u@h/d"),
         ("postgresql+psycopg://h/d?password=secret&sslmode=require", "postgresql://h/d?sslmode=require"),
+        ("postgresql://u:#secret?secret@h/d?user=a@b", "postgresql://u@h/d?user=a@b"),
     ],
-    ids=["password", "short scheme", "password as a parameter"],
+    ids=["password", "short scheme", "password as a parameter", "odd password"],
 )
 def test_an_address_is_shown_without_its_password(address: str, shown: str) -> None:
     store = open_store(address)
@@ -71,6 +74,41 @@ def test_many_threads_that_open_an_empty_database_at_once_make_one_schema() -> N
     assert len(stores[0].calls(Query(), limit=1000)) == 60
     for store in stores:
         store.close()
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+def test_a_database_of_an_older_version_is_brought_up_to_date_and_keeps_what_it_holds(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = new_database()
+    monkeypatch.setattr("llmbroker.journal.postgres.MIGRATIONS", MIGRATIONS[:version])
+    old = PostgresStore(address)
+    old.record([make_call(0)])
+    old.set_state("rest:a", b"of the former design")
+    monkeypatch.undo()
+    new = PostgresStore(address)
+    new.record([make_call(1)])
+    new.tell(Tidings(T0, {"n": b"1"}))
+    old.record([make_call(2)])  # whoever is still at work with the old one goes on
+    assert len(new.calls(Query(), limit=9)) == 3
+    assert new.look(Since()).notes == {"n": b"1"}
+    assert new.state("rest:a") is None
+    old.close()
+    new.close()
+
+
+def test_a_schema_of_a_newer_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = new_database()
+    monkeypatch.setattr("llmbroker.journal.postgres.MIGRATIONS", (*MIGRATIONS, ()))
+    newer = PostgresStore(address)
+    newer.record([make_call(0)])
+    assert len(newer.calls(Query(), limit=9)) == 1
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="Upgrade llmbroker") as caught:
+        PostgresStore(address).record([make_call(1)])
+    assert caught.value.reason == "newer"
+    assert len(newer.calls(Query(), limit=9)) == 1
+    newer.close()
 
 
 def test_a_row_is_there_when_its_writer_is_killed() -> None:

@@ -18,8 +18,9 @@ from llmbroker.journal import Journal, Query, is_store, open_store
 from llmbroker.journal.columns import COLUMNS
 from llmbroker.journal.migrations import MIGRATIONS
 from llmbroker.journal.sqlite import SQLiteStore
+from llmbroker.journal.tidings import Since, Tidings
 
-from .conftest import make_call
+from .conftest import T0, make_call
 
 ANY = Query()
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -94,6 +95,26 @@ def test_a_schema_of_a_newer_version_is_left_alone(database: Path) -> None:
     assert caught.value.reason == "newer"
     assert db.execute("SELECT version FROM llmbroker_schema").fetchall() == [(999,)]
     db.close()
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+def test_a_file_of_an_older_version_is_brought_up_to_date_and_keeps_what_it_holds(
+    version: int, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmbroker.journal.sqlite.MIGRATIONS", MIGRATIONS[:version])
+    old = open_store(database)
+    old.record([make_call(0)])
+    old.set_state("rest:a", b"of the former design")
+    monkeypatch.undo()
+    new = open_store(database)
+    new.record([make_call(1)])
+    new.tell(Tidings(T0, {"n": b"1"}))
+    old.record([make_call(2)])  # whoever is still at work with the old one goes on
+    assert len(new.calls(ANY, limit=9)) == 3
+    assert new.look(Since()).notes == {"n": b"1"}
+    assert new.state("rest:a") is None
+    old.close()
+    new.close()
 
 
 def test_a_migration_that_fails_half_way_leaves_nothing_behind(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

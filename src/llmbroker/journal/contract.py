@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from llmbroker.journal.tidings import Look, Since, Tidings
 
 T = TypeVar("T")
-MAX_PAGE = 1000
 
 
 class Statements(Protocol):
@@ -99,10 +98,6 @@ class Store(Protocol):
 
     def state(self, name: str) -> bytes | None:
         """Return a small value that another room keeps here, or None."""
-        ...
-
-    def states(self, prefix: str) -> dict[str, bytes]:
-        """Return all small values whose names begin so."""
         ...
 
     def set_state(self, name: str, value: bytes | None) -> None:

@@ -21,6 +21,7 @@ from llmbroker.allowances import NOTHING, SECOND, Account, Demand, Hold, Reserve
 from llmbroker.catalog import Limit
 from llmbroker.errors import StoreError
 from llmbroker.journal.contract import Statements, Store
+from llmbroker.journal.tables import replace_list
 
 T = TypeVar("T")
 KEPT = 7 * 86_400 * SECOND
@@ -144,14 +145,8 @@ def read_limits(store: Store, *, brief: bool = False) -> list[Limit]:
 
 def write_limits(store: Store, limits: Sequence[Limit]) -> None:
     """Replace the limits that are kept in a database, all at once."""
-    rows = [(place, limit.name, msgspec.json.encode(limit).decode()) for place, limit in enumerate(limits)]
-
-    def work(db: Statements) -> None:
-        db.execute("DELETE FROM llmbroker_limits")
-        for row in rows:
-            db.execute("INSERT INTO llmbroker_limits VALUES (?, ?, ?)", row)
-
-    store.transact(work)
+    rows = [(limit.name, msgspec.json.encode(limit).decode()) for limit in limits]
+    store.transact(lambda db: replace_list(db, "llmbroker_limits", rows))
 
 
 def _reserve(db: Statements, hold: Hold) -> Reserved:

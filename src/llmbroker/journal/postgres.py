@@ -22,11 +22,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
-import msgspec
-
-from llmbroker.catalog import LLMConfig
 from llmbroker.errors import StoreError
 from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
@@ -34,6 +30,7 @@ from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS
 from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, connection_class, driver, silence
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
+from llmbroker.journal.tables import Tables
 from llmbroker.journal.tidings import Look, Since, Tidings, look, tell
 from llmbroker.transports.model_store import data_home
 
@@ -64,7 +61,7 @@ def told(statement: str) -> str:
     return numbered
 
 
-class PostgresStore:
+class PostgresStore(Tables):
     """A store in a PostgreSQL database. Making one touches nothing; every method may raise ``StoreError``.
 
     Args:
@@ -109,7 +106,7 @@ class PostgresStore:
     def find(self, *, scope: str | None, call_id: str | None = None, trace_id: str | None = None) -> Call | None:
         """Return the call of that id, or the newest successful call of that trace."""
         sql, values = queries.found(scope, call_id, trace_id, "%s")
-        rows = self._soon(sql, *values)
+        rows = self._work(self._writer, lambda db: db.execute(sql, _fit(values)).fetchall())
         return from_row(rows[0]) if rows else None
 
     def stats(self, query: Query, *, by: Grouping = "llm_name") -> dict[str, Stats]:
@@ -147,82 +144,7 @@ class PostgresStore:
 
         return self._work(self._writer, delete)
 
-    # -- model list, disabled models, keys, state --------------------------------------------------------------------------
-
-    def disabled(self) -> dict[str, bool]:
-        """Return which models were switched by hand."""
-        rows = self._soon('SELECT name, disabled FROM llmbroker_disabled ORDER BY name COLLATE "C"')
-        return {name: bool(value) for name, value in rows}
-
-    def set_disabled(self, name: str, value: bool) -> None:
-        """Remember that a model is switched off or on."""
-        self._do(
-            "INSERT INTO llmbroker_disabled VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET disabled = excluded.disabled",
-            name,
-            value,
-        )
-
-    def models(self) -> list[LLMConfig]:
-        """Return the model list in its order."""
-        rows = self._rows("SELECT config FROM llmbroker_models ORDER BY position")
-        return [msgspec.json.decode(row[0], type=LLMConfig) for row in rows]
-
-    def set_models(self, models: Sequence[LLMConfig]) -> None:
-        """Replace the whole model list, at once."""
-        rows = [(place, model.name, msgspec.json.encode(model).decode()) for place, model in enumerate(models)]
-
-        def replace(db: psycopg.Connection[Any]) -> None:
-            with db.transaction():
-                db.execute("LOCK TABLE llmbroker_models IN EXCLUSIVE MODE")
-                db.execute("DELETE FROM llmbroker_models")
-                for row in rows:
-                    db.execute("INSERT INTO llmbroker_models VALUES (%s, %s, %s)", row)
-
-        self._work(self._reader, replace)
-
-    def secret(self, ref: str, scope: str | None) -> bytes | None:
-        """Return the ciphertext stored for exactly this scope, or None."""
-        rows = self._soon("SELECT value FROM llmbroker_secrets WHERE ref = %s AND scope = %s", ref, scope or "")
-        return bytes(rows[0][0]) if rows else None
-
-    def set_secret(self, ref: str, scope: str | None, value: bytes | None) -> None:
-        """Store ciphertext, or delete it (None)."""
-        if value is None:
-            self._do("DELETE FROM llmbroker_secrets WHERE ref = %s AND scope = %s", ref, scope or "")
-        else:
-            self._do(
-                "INSERT INTO llmbroker_secrets VALUES (%s, %s, %s)"
-                " ON CONFLICT (ref, scope) DO UPDATE SET value = excluded.value",
-                ref,
-                scope or "",
-                value,
-            )
-
-    def secrets(self) -> list[tuple[str, str | None]]:
-        """Return (ref, scope) of all stored keys, sorted."""
-        rows = self._rows('SELECT ref, scope FROM llmbroker_secrets ORDER BY ref COLLATE "C", scope COLLATE "C"')
-        return [(ref, scope or None) for ref, scope in rows]
-
-    def state(self, name: str) -> bytes | None:
-        """Return a small value that another room keeps here, or None."""
-        rows = self._soon("SELECT value FROM llmbroker_state WHERE name = %s", name)
-        return bytes(rows[0][0]) if rows else None
-
-    def states(self, prefix: str) -> dict[str, bytes]:
-        """Return all small values whose names begin so."""
-        rows = self._rows("SELECT name, value FROM llmbroker_state WHERE starts_with(name, %s)", prefix)
-        return {name: bytes(value) for name, value in rows}
-
-    def set_state(self, name: str, value: bytes | None) -> None:
-        """Keep a small value under a name, or delete it (None)."""
-        if value is None:
-            self._do("DELETE FROM llmbroker_state WHERE name = %s", name)
-        else:
-            self._do(
-                "INSERT INTO llmbroker_state VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                name,
-                value,
-            )
+    # -- for other rooms ------------------------------------------------------------------------------------------------------
 
     def transact(self, work: Callable[[Statements], T], *, reads: bool = False, brief: bool = False) -> T:
         """Do work in one transaction."""
@@ -269,11 +191,12 @@ class PostgresStore:
     def _rows(self, sql: str, *values: Any) -> list[Any]:
         return self._work(self._reader, lambda db: db.execute(sql, _fit(values)).fetchall())
 
-    def _soon(self, sql: str, *values: Any) -> list[Any]:
-        return self._work(self._writer, lambda db: db.execute(sql, _fit(values)).fetchall())
+    def _ask(self, statement: str, *values: Any) -> list[Any]:
+        def ask(db: psycopg.Connection[Any]) -> list[Any]:
+            done = _Statements(db).execute(statement, values)
+            return done.fetchall() if done.description is not None else []
 
-    def _do(self, sql: str, *values: Any) -> None:
-        self._work(self._writer, lambda db: db.execute(sql, _fit(values)))
+        return self._work(self._writer, ask)
 
     def _work(self, link: Link, work: Callable[[psycopg.Connection[Any]], T]) -> T:
         psycopg = driver()
@@ -340,12 +263,12 @@ class _Statements:
 
 
 def _shown(address: str) -> str:
-    """Return the address without its password."""
-    parts = urlsplit(address)
-    host = parts.netloc.rpartition("@")[2]
-    user = parts.netloc.rpartition("@")[0].partition(":")[0]
-    query = "&".join(piece for piece in parts.query.split("&") if not piece.startswith(("password=", "passfile=", "sslkey")))
-    return urlunsplit((parts.scheme, f"{user}@{host}" if user else host, parts.path, query, ""))
+    """Return the address without its password; in that, any character but ``@`` and ``/`` may stand as it is."""
+    address = re.sub(r"^(\w+://[^:@/]*):[^@/]*@", r"\1@", address)
+    base, mark, query = address.partition("?")
+    hidden = ("password=", "passfile=", "sslkey", "sslpassword=")
+    shown = "&".join(piece for piece in query.split("&") if not piece.startswith(hidden))
+    return base + mark * bool(shown) + shown
 
 
 def _migrate(db: psycopg.Connection[Any], where: str) -> None:

@@ -152,6 +152,7 @@ class Spool:
             OSError: it cannot be made, or an adopter was quicker than our lock and took it away.
         """
         path = Path(f"{self._beside}-spool-{os.getpid()}-{new_id()[-8:]}")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600)
         try:
             if fcntl is not None:

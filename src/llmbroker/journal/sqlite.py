@@ -24,15 +24,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
-from llmbroker.catalog import LLMConfig
 from llmbroker.errors import StoreError
 from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
 from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS, VERSION_TABLE
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
+from llmbroker.journal.tables import Tables
 from llmbroker.journal.tidings import Look, Since, Tidings, look, tell
 
 T = TypeVar("T")
@@ -74,7 +72,7 @@ _HINTS = {
 }
 
 
-class SQLiteStore:
+class SQLiteStore(Tables):
     """A store in a SQLite file. Making one touches nothing; every method may raise ``StoreError``.
 
     Args:
@@ -177,73 +175,6 @@ class SQLiteStore:
 
         return self._patiently(lambda db: _in_transaction(db, lambda: delete(db)))
 
-    # -- model list, disabled models, keys, state ------------------------------------------------------------------------------
-
-    def disabled(self) -> dict[str, bool]:
-        """Return which models were switched by hand."""
-        return {name: bool(value) for name, value in self._rows("SELECT name, disabled FROM llmbroker_disabled ORDER BY name")}
-
-    def set_disabled(self, name: str, value: bool) -> None:
-        """Remember that a model is switched off or on."""
-        self._rows(
-            "INSERT INTO llmbroker_disabled VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET disabled = excluded.disabled",
-            name,
-            value,
-        )
-
-    def models(self) -> list[LLMConfig]:
-        """Return the model list in its order."""
-        rows = self._rows("SELECT config FROM llmbroker_models ORDER BY position")
-        return [msgspec.json.decode(row[0], type=LLMConfig) for row in rows]
-
-    def set_models(self, models: Sequence[LLMConfig]) -> None:
-        """Replace the whole model list, at once."""
-        rows = [(place, model.name, msgspec.json.encode(model).decode()) for place, model in enumerate(models)]
-
-        def replace(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM llmbroker_models")
-            db.executemany("INSERT INTO llmbroker_models VALUES (?, ?, ?)", rows)
-
-        self._patiently(lambda db: _in_transaction(db, lambda: replace(db)))
-
-    def secret(self, ref: str, scope: str | None) -> bytes | None:
-        """Return the ciphertext stored for exactly this scope, or None."""
-        rows = self._rows("SELECT value FROM llmbroker_secrets WHERE ref = ? AND scope = ?", ref, scope or "")
-        return rows[0][0] if rows else None
-
-    def set_secret(self, ref: str, scope: str | None, value: bytes | None) -> None:
-        """Store ciphertext, or delete it (None)."""
-        if value is None:
-            self._rows("DELETE FROM llmbroker_secrets WHERE ref = ? AND scope = ?", ref, scope or "")
-        else:
-            self._rows(
-                "INSERT INTO llmbroker_secrets VALUES (?, ?, ?) ON CONFLICT (ref, scope) DO UPDATE SET value = excluded.value",
-                ref, scope or "", value,
-            )  # fmt: skip
-
-    def secrets(self) -> list[tuple[str, str | None]]:
-        """Return (ref, scope) of all stored keys, sorted."""
-        return [(ref, scope or None) for ref, scope in self._rows("SELECT ref, scope FROM llmbroker_secrets ORDER BY 1, 2")]
-
-    def state(self, name: str) -> bytes | None:
-        """Return a small value that another room keeps here, or None."""
-        rows = self._rows("SELECT value FROM llmbroker_state WHERE name = ?", name)
-        return rows[0][0] if rows else None
-
-    def states(self, prefix: str) -> dict[str, bytes]:
-        """Return all small values whose names begin so."""
-        rows = self._rows("SELECT name, value FROM llmbroker_state WHERE substr(name, 1, ?) = ?", len(prefix), prefix)
-        return {name: value for name, value in rows}  # noqa: C416 - rows are tuples of any
-
-    def set_state(self, name: str, value: bytes | None) -> None:
-        """Keep a small value under a name, or delete it (None)."""
-        if value is None:
-            self._rows("DELETE FROM llmbroker_state WHERE name = ?", name)
-        else:
-            self._rows(
-                "INSERT INTO llmbroker_state VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value
-            )
-
     # -- connections -----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -285,8 +216,8 @@ class SQLiteStore:
             except sqlite3.Error as error:
                 raise self._failure(error, link) from error
 
-    def _rows(self, sql: str, *values: Any) -> list[Any]:
-        return self._patiently(lambda db: db.execute(sql, values).fetchall())
+    def _ask(self, statement: str, *values: Any) -> list[Any]:
+        return self._patiently(lambda db: db.execute(statement, values).fetchall())
 
     def _patiently(self, work: Callable[[sqlite3.Connection], T]) -> T:
         link = self._patient
