@@ -24,9 +24,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from llmbroker.errors import ConfigurationError, InvalidRequestError, LLMTimeoutError, UnknownCallError
+from llmbroker.errors import ConfigurationError, InvalidRequestError, LLMTimeoutError, StoreError, UnknownCallError
 from llmbroker.exchange import Reply
 from llmbroker.journal import new_id
+from llmbroker.journal.postgres_link import driver, plain, shown
 from llmbroker.loop.approval import Decision, Paused
 from llmbroker.loop.execute import INTERRUPTED
 from llmbroker.loop.faces import run_tool_loop
@@ -37,6 +38,8 @@ Agent: TypeAlias = Callable[[], Mapping[str, Any]]
 VERSION = "llmbroker-1"
 """What workers that can take over each other's runs have in common."""
 LOCKS = 0x6C6C6D62
+PATIENCE = 10
+"""Seconds that a server is given to let somebody in."""
 
 
 class _Question(msgspec.Struct):
@@ -81,7 +84,8 @@ class Queue:
         rate: tuple[int, float] | None = None,
         look_every: float = 1.0,
     ) -> None:
-        if not url.startswith(("postgresql://", "postgres://")):
+        url = plain(url)
+        if not url.startswith("postgresql://"):
             raise ConfigurationError("A queue lives in PostgreSQL: postgresql://user:password@host/database.")
         self._url = url
         self._name = name
@@ -112,6 +116,7 @@ class Queue:
 
         Raises:
             ConfigurationError: the package is missing.
+            StoreError: the server cannot be reached.
         """
         said = [{"role": "user", "content": messages}] if isinstance(messages, str) else [dict(m) for m in messages]
         return self._enqueue(_Question(agent, said), run_id)
@@ -161,9 +166,22 @@ class Queue:
     def _connected(self) -> Any:
         if self._client is None:
             dbos = _dbos()
+            self._reached().close()  # DBOS would end the program
             dbos.run_dbos_database_migrations(self._url)  # a queue that nobody has worked on yet has no tables
             self._client = dbos.DBOSClient(system_database_url=self._url)
         return self._client
+
+    def _reached(self) -> Any:
+        psycopg = driver()
+        try:
+            return psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
+        except psycopg.OperationalError as error:
+            words = str(error).strip().partition("\n")[0]
+            raise StoreError(
+                f"The queue in {shown(self._url)} cannot be used: {words}.",
+                reason="missing",
+                hint="Check that the server runs and lets this user in.",
+            ) from error
 
     def close(self) -> None:
         """Close the connection of whoever submits; a worker is ended with ``stop``."""
@@ -178,13 +196,12 @@ class Queue:
 
         Raises:
             ConfigurationError: no agent is registered, or the package is missing.
+            StoreError: the server cannot be reached.
         """
         if not self._agents:
             raise ConfigurationError("A worker needs agents.", hint="Register one: @queue.agent('name').")
         dbos = _dbos()
-        import psycopg
-
-        with psycopg.connect(self._url, autocommit=True) as alive:
+        with self._reached() as alive:
             alive.execute("SELECT pg_advisory_lock(%s, %s)", (LOCKS, _number(self.executor)))
             dbos.DBOS(
                 config={

@@ -28,7 +28,7 @@ from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
 from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS
-from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, connection_class, driver, silence
+from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, connection_class, driver, plain, shown, silence
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
 from llmbroker.journal.tables import Tables
 from llmbroker.journal.tidings import Look, Since, Tidings, look, tell
@@ -69,8 +69,8 @@ class PostgresStore(Tables):
     """
 
     def __init__(self, address: str) -> None:
-        self.address = re.sub(r"^(?:postgres|postgresql\+psycopg)://", "postgresql://", address)
-        self.where = _shown(self.address)
+        self.address = plain(address)
+        self.where = shown(self.address)
         self._writer = Link(WORK, SOON)
         self._reader = Link(10 * WORK, (WORK / 100, WORK / 80))
         self._counter = Link(WORK, COUNT)
@@ -260,15 +260,6 @@ class _Statements:
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
         """Run a statement."""
         return self._db.execute(statement.replace("?", "%s"), _fit(values))
-
-
-def _shown(address: str) -> str:
-    """Return the address without its password; in that, any character but ``@`` and ``/`` may stand as it is."""
-    address = re.sub(r"^(\w+://[^:@/]*):[^@/]*@", r"\1@", address)
-    base, mark, query = address.partition("?")
-    hidden = ("password=", "passfile=", "sslkey", "sslpassword=")
-    shown = "&".join(piece for piece in query.split("&") if not piece.startswith(hidden))
-    return base + mark * bool(shown) + shown
 
 
 def _migrate(db: psycopg.Connection[Any], where: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -25,6 +26,20 @@ SOON = (0.25, 2.0)
 AGAIN = 0.05
 """Seconds that a call waits for a connection, where the last one broke or could not be made."""
 clock = time.monotonic  # noqa: TID251 - how long a real server takes; no flow depends on it
+
+
+def plain(address: str) -> str:
+    """Return an address as libpq takes it."""
+    return re.sub(r"^(?:postgres|postgresql\+psycopg)://", "postgresql://", address)
+
+
+def shown(address: str) -> str:
+    """Return the address without its password; in that, any character but ``@`` and ``/`` may stand as it is."""
+    address = re.sub(r"^(\w+://[^:@/]*):[^@/]*@", r"\1@", address)
+    base, mark, query = address.partition("?")
+    hidden = ("password=", "passfile=", "sslkey", "sslpassword=")
+    shown = "&".join(piece for piece in query.split("&") if not piece.startswith(hidden))
+    return base + mark * bool(shown) + shown
 
 
 def driver() -> Any:
