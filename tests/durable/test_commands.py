@@ -11,7 +11,7 @@ from llmbroker.faces.cli import main
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("nonsense", "module:name"), ("no_such:queue", "leads to no queue"), ("json:dumps", "is no Queue")]
+    ("name", "words"), [("nonsense", "module:name"), ("no_such:queue", "cannot be loaded"), ("json:dumps", "is no Queue")]
 )
 @pytest.mark.parametrize("command", [["worker"], ["submit"]])
 def test_a_name_that_leads_to_no_queue_is_refused(

@@ -162,8 +162,10 @@ def test_the_model_list_of_a_database_gives_the_weights(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_none_or_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="There is no database"):
-        replay(str(tmp_path / "nope.db"))
+    for where in (str(tmp_path / "nope.db"), f"sqlite:///{tmp_path}/nope.db"):
+        with pytest.raises(ConfigurationError, match="There is no database"):
+            replay(where)
+        assert not (tmp_path / "nope.db").exists(), "to read makes no file"
     (tmp_path / "bad.db").write_bytes(b"this is no database at all" * 100)
     with pytest.raises((StoreError, ConfigurationError)):
         replay(tmp_path / "bad.db")

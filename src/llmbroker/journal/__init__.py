@@ -6,7 +6,10 @@ keeps what a store refuses, ``journal`` is the face that the broker uses. Nothin
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
+from typing import Any
 
 from llmbroker.errors import ConfigurationError
 from llmbroker.journal.bodies import reply_body, request_body
@@ -26,7 +29,9 @@ __all__ = [
     "failure",
     "is_store",
     "new_id",
+    "open_existing",
     "open_store",
+    "pages",
     "reply_body",
     "request_body",
     "status_of",
@@ -36,6 +41,8 @@ __all__ = [
 
 FILE_NAME = "journal.db"
 """The journal in llmbroker's own folder."""
+PAGE = 1000
+"""Calls that are read at once by who reads them all."""
 SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 
@@ -76,3 +83,33 @@ def open_store(where: str | os.PathLike[str], *, full: bool = False) -> Store:
             f"{text!r} names no store.", hint=f"A SQLite file ends in {', '.join(SUFFIXES)}; or write sqlite:///path."
         )
     return SQLiteStore(text, full=full)
+
+
+def open_existing(where: str | os.PathLike[str] | None = None) -> Journal | None:
+    """Return a journal to read: of a path or address, or that of llmbroker's own folder, None where nothing was written yet.
+
+    Raises:
+        ConfigurationError: there is no such file (to read makes none), or it is no address of a store.
+    """
+    from llmbroker.transports.model_store import data_home
+
+    if where is None:
+        path = data_home() / FILE_NAME
+        return Journal(open_store(path)) if path.exists() else None
+    text = os.fspath(where)
+    store = open_store(text if is_store(text) or "://" in text else f"sqlite:///{text}")
+    file = getattr(store, "path", None)
+    if file is not None and store.spool_beside is not None and not file.exists():
+        raise ConfigurationError(f"There is no database {text}.")
+    return Journal(store)
+
+
+def pages(journal: Journal, most: int | None = None, **filters: Any) -> Iterator[Call]:
+    """Yield calls, the newest first, page by page; at most so many pages."""
+    cursor: str | None = None
+    for _ in itertools.count() if most is None else range(most):
+        page = journal.calls(limit=PAGE, cursor=cursor, **filters)
+        yield from page
+        if len(page) < PAGE:
+            return
+        cursor = page[-1].cursor

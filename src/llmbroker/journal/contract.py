@@ -9,23 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from llmbroker.catalog import LLMConfig
 from llmbroker.journal.records import Call, Grouping, Query, Row, Stats
 
 if TYPE_CHECKING:
+    from llmbroker.journal.statements import Statements
     from llmbroker.journal.tidings import Look, Since, Tidings
 
 T = TypeVar("T")
-
-
-class Statements(Protocol):
-    """A transaction, for what another room keeps in tables of its own. Values stand as ``?`` in the statements."""
-
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
-        """Run a statement; the result has ``fetchone``, ``fetchall`` and ``rowcount``."""
-        ...
 
 
 class Store(Protocol):

@@ -20,7 +20,8 @@ import msgspec
 from llmbroker.allowances import NOTHING, SECOND, Account, Demand, Hold, Reserved, Settled, Triple, empty, short_of
 from llmbroker.catalog import Limit
 from llmbroker.errors import StoreError
-from llmbroker.journal.contract import Statements, Store
+from llmbroker.journal.contract import Store
+from llmbroker.journal.statements import Statements
 from llmbroker.journal.tables import replace_list
 
 T = TypeVar("T")

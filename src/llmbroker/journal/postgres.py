@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from llmbroker.errors import StoreError
 from llmbroker.journal import queries
 from llmbroker.journal.columns import COLUMNS, another_seq, from_row, seq_from, to_row
-from llmbroker.journal.contract import Statements
 from llmbroker.journal.migrations import MIGRATIONS
 from llmbroker.journal.postgres_link import CONNECT, SOON, WORK, Link, connection_class, driver, plain, shown, silence
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, cleaned, to_micros
+from llmbroker.journal.statements import Statements
 from llmbroker.journal.tables import Tables
 from llmbroker.journal.tidings import Look, Since, Tidings, look, tell
 from llmbroker.transports.model_store import data_home

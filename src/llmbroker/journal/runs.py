@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from llmbroker.errors import RunBusyError, RunLostError
-from llmbroker.journal.contract import Statements, Store
+from llmbroker.journal.contract import Store
 from llmbroker.journal.records import new_id
+from llmbroker.journal.statements import Statements
 
 _ROW = "SELECT id, status, began, changed, owner, result FROM llmbroker_runs"
 _NOTES = "SELECT seq, kind, call_id, value FROM llmbroker_run_notes WHERE run_id = ? ORDER BY seq"

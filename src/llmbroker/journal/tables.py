@@ -9,7 +9,7 @@ import msgspec
 
 from llmbroker.catalog import LLMConfig
 from llmbroker.errors import StoreError
-from llmbroker.journal.contract import Statements
+from llmbroker.journal.statements import Statements
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from llmbroker.journal.contract import Statements
+from llmbroker.journal.statements import Statements
 
 MOST_RATINGS = 1000
 """Ratings that one look takes, the newest; older ones have faded."""

@@ -94,14 +94,28 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(_lines(self))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the policies with their intervals into a file (.svg, .png, .pdf).
+        """Draw the policies with their intervals into a file (.svg, .png, .pdf): good answers, latency, differences.
 
         Raises:
-            ConfigurationError: matplotlib is not installed, or the file cannot be written.
+            ConfigurationError: matplotlib is not installed, there is nothing to draw, or the file cannot be written.
         """
         from llmbroker.replaying.plot import draw
 
-        draw(self, path)
+        shown = [policy for policy in self.policies if policy.good is not None]
+        draw(
+            path,
+            f"{self.judged} requests, 95 % intervals: {self.verdict.replace('_', ' ')}",
+            [_named(policy) for policy in shown],
+            [
+                ("good answers a request, %", [policy.good for policy in shown], 100.0),
+                ("seconds until an answer, median", [policy.p50 for policy in shown], 1.0),
+                (f"good answers more than always {self.best}, points", [p.against.get("good") for p in shown], 100.0),
+            ],
+        )
+
+
+def _named(policy: Policy) -> str:
+    return policy.name if policy.model in (None, policy.name) else f"{policy.name}: {policy.model}"
 
 
 HEAD = ("policy", "good", "answered", "quality", "rated", "cost", "unpriced", "p50", "p95", "attempts", "rows")
@@ -111,7 +125,7 @@ def table(result: Replayed) -> list[tuple[str, ...]]:
     """Return a row of text for each policy, in the order of ``HEAD``."""
     return [
         (
-            policy.name if policy.model is None or policy.model == policy.name else f"{policy.name}: {policy.model}",
+            _named(policy),
             _percent(policy.good),
             _percent(policy.answered),
             _percent(policy.quality),

@@ -6,19 +6,17 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from llmbroker.catalog import LLMConfig, load_catalog
 from llmbroker.errors import ConfigurationError, InvalidRequestError, LLMBrokerError
-from llmbroker.journal import FILE_NAME, Call, Journal, is_store, open_store
-from llmbroker.transports.model_store import data_home
+from llmbroker.journal import Call, Journal, open_existing, pages
+from llmbroker.journal.records import STATUSES
 
 MOST_ROWS = 200_000
 """Rows that are read at most, the newest: some 150 MB."""
-PAGE = 1000
 SELDOM = 20
 """Operations with fewer requests are taken together."""
 OTHERS = "(seldom ones)"
@@ -27,7 +25,6 @@ STOPPED = ("superseded", "cancelled")
 LONGEST = 86_400.0
 LAST = 2e11
 """Seconds since 1970: nothing was called later, and a replay that goes on from there can still be dated."""
-_STATUSES = ("ok", "rate_limited", "unavailable", "error", "timeout", *STOPPED)
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):
@@ -128,7 +125,7 @@ def gather(
         return _material((), pool or (), limit)
     try:
         listed = pool if pool is not None else _stored(journal)
-        return _material(_pages(journal, since, operation), listed, limit)
+        return _material(pages(journal, since=since, operation=operation), listed, limit)
     except LLMBrokerError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
@@ -142,28 +139,11 @@ def gather(
 def _opened(source: Any) -> tuple[Journal | None, bool]:
     if isinstance(source, Journal):
         return source, False
-    if source is None:
-        path = data_home() / FILE_NAME
-        return (Journal(open_store(path)), True) if path.exists() else (None, True)
-    if not isinstance(source, (str, os.PathLike)):
+    if source is not None and not isinstance(source, (str, os.PathLike)):
         raise InvalidRequestError(
             f"A replay reads a journal, a path, an address or rows of calls(), not {type(source).__name__}.", argument="source"
         )
-    where = os.fspath(source)
-    if "://" not in where and where != ":memory:" and not Path(where).expanduser().exists():
-        raise ConfigurationError(f"There is no database {where}.")  # to read makes no file
-    return Journal(open_store(where if is_store(where) or "://" in where else f"sqlite:///{where}")), True
-
-
-def _pages(journal: Journal, since: datetime | None, operation: str | None) -> Iterator[Call]:
-    filters: dict[str, Any] = {"since": since, "operation": operation}
-    cursor: str | None = None
-    while True:
-        page = journal.calls(limit=PAGE, cursor=cursor, **filters)
-        yield from page
-        if len(page) < PAGE:
-            return
-        cursor = page[-1].cursor
+    return open_existing(source), True
 
 
 def _chosen(rows: Iterable[Any], since: datetime | None, operation: str | None) -> Iterator[Call]:
@@ -215,7 +195,7 @@ def _material(rows: Iterable[Call], pool: Sequence[LLMConfig], limit: int) -> Ma
 def _fact(row: Call) -> tuple[Fact | None, str]:
     """Return a row as a fact, or None and why it cannot be one."""
     milliseconds = _number(row.latency_ms, 0.0, 1000.0 * LONGEST)
-    if row.status not in _STATUSES:
+    if row.status not in STATUSES:
         return None, f"status {str(row.status)[:20]!r}"
     if milliseconds is None:
         return None, "no duration that could be true"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from llmbroker.replaying.measure import Comparison, Figure
 from llmbroker.replaying.policies import AGAIN
 from llmbroker.replaying.result import Verdict
-from llmbroker.replaying.rows import MOST_ROWS, SELDOM, Material
+from llmbroker.replaying.rows import MOST_ROWS, OTHERS, SELDOM, Material
 from llmbroker.replaying.world import FEW, NEAR, World
 
 OURS, BEST, CHEAPEST = "ours", "best-fixed", "cheapest"
@@ -204,6 +204,6 @@ def _of_ratings(world: World) -> list[str]:
     unrated = len(kinds - world.rated_kinds)
     if unrated:
         notes.append(f"{unrated} of {len(kinds)} operations have no ratings: there a good answer is one that came in time.")
-    if any(kind.startswith("(seldom") for kind in kinds):
+    if OTHERS in kinds:
         notes.append(f"Operations with fewer than {SELDOM} requests are taken together.")
     return notes

@@ -103,7 +103,7 @@ def _home() -> Iterator[Check]:
 
 
 def _journal() -> Iterator[Check]:
-    from llmbroker.faces.cli.journal import opened
+    from llmbroker.faces.cli.rows import opened
 
     try:
         with opened(None) as journal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmbroker.errors import InvalidRequestError
+from llmbroker.faces.cli.named import named
 from llmbroker.faces.cli.output import note
 from llmbroker.tools import FunctionTool, tool
 
@@ -38,20 +38,7 @@ def load(names: Sequence[str], *, approve: bool = False, show: bool = False) -> 
 
 
 def _found(name: str) -> Any:
-    module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
-        raise InvalidRequestError(f"A tool is named module:function, not {name!r}.", argument="--tool")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-        for step in attribute.split("."):
-            found = getattr(found, step)
-    except ImportError as error:
-        raise InvalidRequestError(f"The tool {name!r} cannot be loaded: {error}.", argument="--tool") from error
-    except AttributeError:
-        raise InvalidRequestError(f"The module {module_name} has no {attribute}.", argument="--tool") from None
+    found = named(name, what="tool", argument="--tool")
     if not callable(found):
         raise InvalidRequestError(f"{name!r} is no function.", argument="--tool")
     return found

@@ -5,17 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-from llmbroker.errors import ConfigurationError, InvalidRequestError
+from llmbroker.errors import InvalidRequestError
 from llmbroker.faces.cli.output import counts, local_time, money, note, print_json, print_table, seconds
-from llmbroker.journal import FILE_NAME, Journal, is_store, open_store
+from llmbroker.faces.cli.rows import COLUMNS, RIGHT, cells, opened
 from llmbroker.journal.records import GROUPINGS, STATUSES
-from llmbroker.transports.model_store import data_home
 
 HELP = {
     "calls": "What was called, one row an attempt, the newest first.\n\n"
@@ -106,26 +102,6 @@ def moment(text: str | None) -> datetime | None:
         ) from None
 
 
-@contextmanager
-def opened(source: str | None) -> Iterator[Journal | None]:
-    """Give the journal, or None where nothing was ever written."""
-    if source is not None:
-        where = source if is_store(source) or "://" in source else f"sqlite:///{source}"
-        if "://" not in source and source != ":memory:" and not Path(source).exists():
-            raise ConfigurationError(f"There is no database {source}.")  # to read makes no file
-    else:
-        path = data_home() / FILE_NAME
-        if not path.exists():
-            yield None
-            return
-        where = str(path)
-    journal = Journal(open_store(where))
-    try:
-        yield journal
-    finally:
-        journal.close()
-
-
 # -- commands ------------------------------------------------------------------------------------------------------------
 
 
@@ -149,26 +125,6 @@ def calls(arguments: argparse.Namespace) -> int:
     if len(rows) == arguments.limit and rows[-1].cursor and sys.stdout.isatty():
         note(f"Older ones: --cursor {rows[-1].cursor}")
     return 0
-
-
-COLUMNS = ("time", "model", "status", "in", "out", "cost", "first", "total", "operation", "id")
-RIGHT = ("in", "out", "cost", "first", "total")
-
-
-def cells(row: Any) -> tuple[Any, ...]:
-    """Return what is shown of a row, in the order of ``COLUMNS``."""
-    return (
-        local_time(row.ts), row.llm_name, row.status, *(_counts(row)), _cost(row), seconds(row.first_event_ms),
-        seconds(row.latency_ms), row.operation, row.id,
-    )  # fmt: skip
-
-
-def _counts(row: Any) -> tuple[Any, Any]:
-    return (row.usage.input_tokens, row.usage.output_tokens) if row.usage is not None else (None, None)
-
-
-def _cost(row: Any) -> str:
-    return "unknown" if row.cost is None else f"{row.cost:.6f}"
 
 
 def _show(call_id: str, arguments: argparse.Namespace) -> int:

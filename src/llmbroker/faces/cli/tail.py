@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from llmbroker.faces.cli.journal import COLUMNS, RIGHT, cells, opened
 from llmbroker.faces.cli.output import UNKNOWN
-from llmbroker.journal import Call, Journal
+from llmbroker.faces.cli.rows import COLUMNS, RIGHT, cells, opened
+from llmbroker.journal import Call, Journal, pages
 
 EVERY = 0.5
 """Seconds between two looks."""
 LONGEST = timedelta(minutes=11)
 """So long after its beginning an attempt may still be written: a call ends after 10 minutes."""
-PAGE, MOST_PAGES = 1000, 10
+MOST_PAGES = 10
 WIDTHS = (19, 24, 12, 7, 7, 10, 8, 8, 16, 0)
 
 
@@ -53,7 +53,7 @@ def _new(journal: Journal, filters: dict[str, Any], shown: dict[str, datetime], 
     """Yield rows that were not shown yet, the oldest first; ``last``: so many of those that are there already."""
     since = datetime.now(UTC) - LONGEST
     wanted = {**filters, "since": max(since, filters.get("since", since))}
-    rows = [row for row in _back(journal, wanted) if row.id not in shown]
+    rows = [row for row in pages(journal, MOST_PAGES, **wanted) if row.id not in shown]
     if last is not None:
         shown.update((row.id, row.ts) for row in rows)  # those that are there already and are more than the last
         rows = journal.calls(limit=last, **filters)
@@ -62,16 +62,6 @@ def _new(journal: Journal, filters: dict[str, Any], shown: dict[str, datetime], 
         yield row
     for name in [name for name, ts in shown.items() if ts < since]:
         del shown[name]
-
-
-def _back(journal: Journal, filters: dict[str, Any]) -> Iterator[Call]:
-    cursor: str | None = None
-    for _ in range(MOST_PAGES):
-        page = journal.calls(limit=PAGE, cursor=cursor, **filters)
-        yield from page
-        if len(page) < PAGE:
-            return
-        cursor = page[-1].cursor
 
 
 def _print(values: tuple[Any, ...]) -> None:

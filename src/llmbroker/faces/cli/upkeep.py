@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from llmbroker.errors import ConfigurationError, InvalidRequestError
-from llmbroker.faces.cli.journal import moment, opened
+from llmbroker.faces.cli.journal import moment
 from llmbroker.faces.cli.output import local_time, print_json
+from llmbroker.faces.cli.rows import opened
 from llmbroker.journal import Journal
 
 HELP = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import signal
 import sys
-from pathlib import Path
-from typing import Any
 
 from llmbroker.durable import Queue
 from llmbroker.errors import InvalidRequestError
+from llmbroker.faces.cli.named import named
 from llmbroker.faces.cli.output import note
 from llmbroker.loop import Paused
 
@@ -68,16 +66,7 @@ def submit(arguments: argparse.Namespace) -> int:
 
 
 def _queue(name: str) -> Queue:
-    module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
-        raise InvalidRequestError(f"A queue is named module:name, not {name!r}.", argument="queue")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InvalidRequestError(f"{name!r} leads to no queue: {error}.", argument="queue") from None
+    found = named(name, what="queue", argument="queue")
     if not isinstance(found, Queue):
         raise InvalidRequestError(f"{name!r} is no Queue but {type(found).__name__}.", argument="queue")
     return found
