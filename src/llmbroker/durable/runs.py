@@ -22,6 +22,7 @@ import msgspec
 from llmbroker.budget import Spent
 from llmbroker.errors import InvalidRequestError, StoreError, UnknownCallError
 from llmbroker.exchange import FinishReason, Reply, Usage
+from llmbroker.io import drive
 from llmbroker.journal import Store, open_store
 from llmbroker.journal.runs import Note, RunRow, RunStore
 from llmbroker.loop.approval import Paused
@@ -228,38 +229,20 @@ class Runs:
             Exception: what the loop raises; the run can be begun again and goes on where it was.
         """
         port_of(caller, "blocking")  # a caller that is to be awaited is refused before anything is written
-        owner = self._store.mark()
-        try:
-            recorder = _Recorder(self._store, run_id, owner, _clock_of(caller))
-            if (known := self._known(recorder)) is not None:
-                return known
-            begun = self._begun(recorder, messages, loop)
-            try:
-                reply = run_tool_loop(caller, begun, recorder=recorder, **loop)
-            except BaseException as error:
-                self._failed(recorder, error)
-                raise
-            return self._ended(recorder, reply)
-        finally:
-            self._store.release(owner)
+
+        async def play(begun: Any, recorder: _Recorder) -> Any:
+            return run_tool_loop(caller, begun, recorder=recorder, **loop)
+
+        return drive(self._flow(caller, messages, run_id, _inline, play, loop))
 
     async def arun(self, caller: Any, messages: Any = None, *, run_id: str, **loop: Any) -> Any:
         """Do what ``run`` does, awaited."""
+
+        async def play(begun: Any, recorder: _Recorder) -> Any:
+            return await arun_tool_loop(caller, begun, recorder=recorder, **loop)
+
         do = _inline if self._store.store.direct else port_of(caller, "async").call
-        owner = self._store.mark()
-        try:
-            recorder = await do(_Recorder, self._store, run_id, owner, _clock_of(caller))
-            if (known := await do(self._known, recorder)) is not None:
-                return known
-            begun = await do(self._begun, recorder, messages, loop)
-            try:
-                reply = await arun_tool_loop(caller, begun, recorder=recorder, **loop)
-            except BaseException as error:
-                await do(self._failed, recorder, error)
-                raise
-            return await do(self._ended, recorder, reply)
-        finally:
-            self._store.release(owner)
+        return await self._flow(caller, messages, run_id, do, play, loop)
 
     def stream(self, caller: Any, messages: Any = None, *, run_id: str, **loop: Any) -> ToolLoopStream:
         """Do what ``run`` does and see what happens: iterate the result for events; afterwards ``reply`` is the reply.
@@ -278,7 +261,14 @@ class Runs:
         return AsyncToolLoopStream(port, Pump(self._watched(caller, messages, run_id, "async", watch, loop), watch))
 
     async def _watched(self, caller: Any, messages: Any, run_id: str, kind: str, watch: Watch, loop: JSON) -> Any:
+        async def play(begun: Any, recorder: _Recorder) -> Any:
+            return await watched(caller, begun, kind, watch, recorder=recorder, **loop)
+
         do = _inline if self._store.store.direct or kind == "blocking" else port_of(caller, kind).call
+        return await self._flow(caller, messages, run_id, do, play, loop)
+
+    async def _flow(self, caller: Any, messages: Any, run_id: str, do: Any, play: Any, loop: JSON) -> Any:
+        """Do a run. ``do`` calls a function that uses the store, ``play`` runs the loop from where the run stands."""
         owner = self._store.mark()
         try:
             recorder = await do(_Recorder, self._store, run_id, owner, _clock_of(caller))
@@ -286,7 +276,7 @@ class Runs:
                 return known
             begun = await do(self._begun, recorder, messages, loop)
             try:
-                reply = await watched(caller, begun, kind, watch, recorder=recorder, **loop)
+                reply = await play(begun, recorder)
             except BaseException as error:
                 await do(self._failed, recorder, error)
                 raise
