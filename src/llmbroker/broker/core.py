@@ -119,7 +119,7 @@ class Core:
     async def sleep(self, ask: Ask, seconds: float) -> None:
         """Wait for an offer, at most so long."""
         assert ask.signal is not None
-        await self.shared.wait(ask.signal.wait, seconds, ask.scope)
+        await self.shared.wait(ask.signal.wait, seconds)
 
     def claim(self, ask: Ask) -> bool:
         """Whether this attempt is the first of its call to have an answer."""

@@ -113,7 +113,7 @@ class Engine:
         if not self._warm:
             await self._prepare()
         operation, trace_id, wait, fastest_of, prefer = checked_options(options).values()
-        await self.core.shared.follow(scope)
+        await self.core.shared.follow()
         prefer = prefer or self.prefer
         if prefer is not None and prefer.cost and self.core.costs is None:
             await self._look_up_costs()
@@ -268,7 +268,7 @@ class Engine:
         """Return how everything is now."""
         if not self._warm:
             await self._prepare()
-        await self.core.shared.follow(scope)
+        await self.core.shared.follow()
         port = self.port
         now, wall = port.now(), port.time()
         entries = await self.core.entries(scope)

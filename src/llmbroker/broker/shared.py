@@ -22,7 +22,7 @@ row that cannot be read teaches nothing and delays nothing: the next look is the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -88,21 +88,21 @@ class Shared:
 
     # -- for calls -------------------------------------------------------------------------------------------------------
 
-    async def follow(self, scope: str | None) -> bool:
+    async def follow(self) -> bool:
         """Look what the others found out, if the last look is long enough ago; return whether it may matter to who waits."""
         now = self._port.now()
         if now < self._next:
             return False
         return await self._trade(now)
 
-    async def wait(self, wait: Callable[[float], Any], seconds: float, scope: str | None) -> None:
+    async def wait(self, wait: Callable[[float], Any], seconds: float) -> None:
         """Wait for a flag, and meanwhile follow what the others find out."""
         if self.off:
             await wait(seconds)
             return
         until = self._port.now() + seconds
         while (left := until - self._port.now()) > 0.0:
-            if await wait(min(left, EVERY)) or await self.follow(scope):
+            if await wait(min(left, EVERY)) or await self.follow():
                 return
 
     async def tell(self, lane: Lane, verdict: Verdict) -> None:
@@ -309,9 +309,8 @@ class Shared:
                 member.disabled = changed[member.name]
         return bool(changed)
 
-    def _learn(self, rated: Any, highest: int, now: float) -> None:
+    def _learn(self, rated: Sequence[Rated], highest: int, now: float) -> None:
         """Take new ratings; note which numbers between them were not seen, because their writers are not done yet."""
-        one: Rated
         for one in rated:
             self._missed.pop(one.number, None)
             if isinstance(one.llm_name, str) and one.score is not None:
