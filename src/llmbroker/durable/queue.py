@@ -10,12 +10,13 @@ repeated. Tools of one turn run one after the other, so that the steps come in t
 Before a tool runs, a step records who is about to run it. If the run comes by again and that was somebody else, the tool was
 under way when its process died: it runs again only if it is safe to repeat.
 
-A worker holds a lock in the database as long as it lives. The others look now and then whose lock is free: that worker is dead,
-however it died, and its runs go back into the queue.
+A worker holds a lock in the database as long as it lives, and takes it anew when the server was away. The others look now and
+then whose lock is free: that worker is dead, however it died, and its runs go back into the queue.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import zlib
@@ -32,6 +33,8 @@ from llmbroker.loop.approval import Decision, Paused
 from llmbroker.loop.execute import INTERRUPTED
 from llmbroker.loop.faces import run_tool_loop
 from llmbroker.tools import FunctionTool, ToolHistory, ToolLoop, ToolRow, made_tools, tool
+
+log = logging.getLogger("llmbroker.durable")
 
 JSON: TypeAlias = dict[str, Any]
 Agent: TypeAlias = Callable[[], Mapping[str, Any]]
@@ -201,7 +204,8 @@ class Queue:
         if not self._agents:
             raise ConfigurationError("A worker needs agents.", hint="Register one: @queue.agent('name').")
         dbos = _dbos()
-        with self._reached() as alive:
+        alive = self._reached()
+        try:
             alive.execute("SELECT pg_advisory_lock(%s, %s)", (LOCKS, _number(self.executor)))
             dbos.DBOS(
                 config={
@@ -223,16 +227,36 @@ class Queue:
                     polling_interval_sec=self._look_every, on_conflict="always_update",
                 )  # fmt: skip
                 while not self._over.wait(self._look_every):
-                    self._rescue(dbos, alive)
+                    try:
+                        self._rescue(dbos, alive)
+                    except Exception as error:  # noqa: BLE001 - a server that is away for a while ends no worker
+                        log.warning("The queue %s is not looked after now: %s", self._name, str(error).partition("\n")[0])
+                        alive = self._locked_anew(alive)
             finally:
                 dbos.DBOS.destroy(workflow_completion_timeout_sec=5)
+        finally:
+            alive.close()
 
     def stop(self) -> None:
         """End ``work``; runs that are under way have five seconds, then another worker takes them."""
         self._over.set()
 
+    def _locked_anew(self, alive: Any) -> Any:
+        """Return a new connection with this worker's lock; where that cannot be had now, the one before, closed."""
+        alive.close()
+        try:
+            new = self._reached()
+        except StoreError:
+            return alive
+        # Where the server has not noticed yet that the connection before is gone, that one still has the lock.
+        if not new.execute("SELECT pg_try_advisory_lock(%s, %s)", (LOCKS, _number(self.executor))).fetchone()[0]:
+            new.close()
+            return alive
+        return new
+
     def _rescue(self, dbos: Any, alive: Any) -> None:
         """Put runs of workers that died back into the queue."""
+        alive.execute("SELECT 1")  # a connection that broke has lost its lock: that must not wait until somebody dies
         pending = dbos.DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
         for executor in {run.executor_id for run in pending if run.executor_id != self.executor}:
             key = (LOCKS, _number(executor or ""))

@@ -30,7 +30,7 @@ from llmbroker.loop.faces import arun_tool_loop, port_of, run_tool_loop, watched
 from llmbroker.loop.run import DEFAULT_STEPS, Plan, Run
 from llmbroker.loop.stream import AsyncToolLoopStream, ToolLoopStream
 from llmbroker.loop.watch import Pump, Watch
-from llmbroker.messages import History
+from llmbroker.messages import History, check_text, shown
 from llmbroker.tools import ToolHistory, ToolLoop, ToolRow
 
 JSON: TypeAlias = dict[str, Any]
@@ -113,9 +113,7 @@ class _Recorder:
         self.owner = owner
         self._store = store
         self._clock = clock
-        if not isinstance(run_id, str) or not run_id:
-            raise InvalidRequestError(f"run_id is a name, not {run_id!r}.", argument="run_id")
-        self.row, notes = store.claim(run_id, owner, clock())
+        self.row, notes = store.claim(_named(run_id), owner, clock())
         # Calls of one turn are written down from threads of their own: taking a number must not be two things.
         self._numbers = itertools.count(max((note.seq for note in notes), default=0) + 1)
         self.messages, self.step, self.spent, self.final = _messages(notes)
@@ -186,6 +184,13 @@ class _Recorder:
         """Write how it ended."""
         result = None if done is None else msgspec.json.encode(done, enc_hook=repr)
         self._store.settle(self.run_id, self.owner, self._clock(), status, result)
+
+
+def _named(run_id: Any) -> str:
+    """Return the name of a run, where it is one."""
+    if not isinstance(run_id, str) or not run_id:
+        raise InvalidRequestError(f"run_id is a name, not {shown(run_id)}.", argument="run_id")
+    return check_text(run_id, "run_id")
 
 
 def _messages(notes: list[Note]) -> tuple[list[JSON], int, Spent | None, _Done | None]:
@@ -333,9 +338,9 @@ class Runs:
         Raises:
             UnknownCallError: there is no such run.
         """
-        row = self._store.row(run_id)
+        row = self._store.row(_named(run_id))
         if row is None:
-            raise UnknownCallError(f"There is no run {run_id!r} in {self._store.store.where}.")
+            raise UnknownCallError(f"There is no run {shown(run_id)} in {self._store.store.where}.")
         messages, step, _, _ = _messages(self._store.notes(run_id))
         done = _done(row)
         return RunState(
@@ -350,12 +355,12 @@ class Runs:
             InvalidRequestError: there is no such state.
         """
         if status is not None and status not in STATES:
-            raise InvalidRequestError(f"No state {status!r}; there are {', '.join(STATES)}.", argument="status")
+            raise InvalidRequestError(f"No state {shown(status)}; there are {', '.join(STATES)}.", argument="status")
         return [(row.id, row.status) for row in self._store.rows(status, limit)]
 
     def forget(self, run_id: str) -> bool:
         """Delete a run; False if there was none."""
-        return self._store.forget(run_id)
+        return self._store.forget(_named(run_id))
 
     def close(self) -> None:
         """Close the file; a later use opens it again."""
