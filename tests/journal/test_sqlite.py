@@ -84,6 +84,28 @@ def test_an_application_s_file_keeps_its_mode_and_its_tables(database: Path) -> 
     app.close()
 
 
+DAMAGE = {
+    "a time that is none": "UPDATE llmbroker_calls SET ts = 'x'",
+    "a time that cannot be": "UPDATE llmbroker_calls SET ts = 9000000000000000000",
+    "the version": "UPDATE llmbroker_schema SET version = 'x'",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_what_is_damaged_is_an_error_of_the_store(damage: str, database: Path) -> None:
+    store = open_store(database)
+    store.record([make_call()])
+    store.close()
+    with sqlite3.connect(database) as db:
+        db.execute(damage)
+    db.close()
+    with pytest.raises(StoreError, match="damaged"):
+        store.calls(ANY, limit=1)
+    with pytest.raises(StoreError, match="damaged"):
+        store.stats(ANY)
+    store.close()
+
+
 def test_a_schema_of_a_newer_version_is_left_alone(database: Path) -> None:
     store = open_store(database)
     store.record([make_call()])

@@ -20,8 +20,10 @@ from llmbroker.errors import (
     LLMTimeoutError,
     RateLimitError,
     ServerError,
+    StoreError,
 )
 from llmbroker.exchange import Usage
+from llmbroker.messages import shown
 
 Status: TypeAlias = Literal["ok", "rate_limited", "unavailable", "error", "timeout", "cancelled", "superseded"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -57,8 +59,19 @@ def to_micros(moment: datetime) -> int:
 
 
 def from_micros(micros: int) -> datetime:
-    """Return the aware time of these microseconds since 1970."""
-    return EPOCH + timedelta(microseconds=micros)
+    """Return the aware time of these microseconds since 1970.
+
+    Raises:
+        StoreError: it is none: the row that says so is damaged.
+    """
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except (TypeError, OverflowError) as error:
+        raise StoreError(
+            f"A row of the journal is damaged: {micros!r:.40} is no time.",
+            reason="corrupt",
+            hint="Choose later rows with since=.",
+        ) from error
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag="call"):
@@ -156,10 +169,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("since", "until"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
-                raise InvalidRequestError(f"{name} is a datetime with a time zone, not {value!r}.", argument=name)
+                raise InvalidRequestError(f"{name} is a datetime with a time zone, not {shown(value)}.", argument=name)
         for status in (self.status,) if isinstance(self.status, str) else self.status or ():
             if status not in STATUSES:
-                raise InvalidRequestError(f"No status {status!r}; there are {', '.join(STATUSES)}.", argument="status")
+                raise InvalidRequestError(f"No status {shown(status)}; there are {', '.join(STATUSES)}.", argument="status")
 
 
 class Quantiles(msgspec.Struct, frozen=True):

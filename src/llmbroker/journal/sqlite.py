@@ -349,7 +349,9 @@ def _version(connection: sqlite3.Connection) -> int:
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise
         return 0
-    return int(row[0]) if row else 0
+    if row and not isinstance(row[0], int):
+        raise sqlite3.DatabaseError("the table llmbroker_schema is damaged")
+    return row[0] if row else 0
 
 
 def _insert(connection: sqlite3.Connection, call: Call) -> None:

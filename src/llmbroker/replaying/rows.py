@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from llmbroker.catalog import LLMConfig, load_catalog
-from llmbroker.errors import ConfigurationError, InvalidRequestError, LLMBrokerError
+from llmbroker.errors import InvalidRequestError, LLMBrokerError
 from llmbroker.journal import Call, Journal, open_existing, pages
 from llmbroker.journal.records import STATUSES
 
@@ -126,11 +126,6 @@ def gather(
     try:
         listed = pool if pool is not None else _stored(journal)
         return _material(pages(journal, since=since, operation=operation), listed, limit)
-    except LLMBrokerError:
-        raise
-    except (ValueError, TypeError, OverflowError) as error:
-        where = journal.store.where if journal.store is not None else "it"
-        raise ConfigurationError(f"A row of {where} cannot be read: {error}.", hint="Choose later rows with since=.") from error
     finally:
         if owned:
             journal.close()
