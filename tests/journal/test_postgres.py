@@ -111,6 +111,17 @@ def test_a_schema_of_a_newer_version_is_left_alone(monkeypatch: pytest.MonkeyPat
     newer.close()
 
 
+def test_only_what_is_counted_call_by_call_does_not_wait_for_the_disk() -> None:
+    store = PostgresStore(new_database())
+    asked = [
+        store.transact(lambda db, name=name: db.execute(f"SHOW {name}").fetchone()[0], brief=brief)
+        for name in ("synchronous_commit", "statement_timeout")
+        for brief in (True, False)
+    ]
+    assert asked == ["off", "on", "5s", "50s"]
+    store.close()
+
+
 def test_a_row_is_there_when_its_writer_is_killed() -> None:
     address = new_database()
     code = (

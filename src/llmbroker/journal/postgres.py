@@ -73,7 +73,8 @@ class PostgresStore(Tables):
         self.where = shown(self.address)
         self._writer = Link(WORK, SOON)
         self._reader = Link(10 * WORK, (WORK / 100, WORK / 80))
-        self._counter = Link(WORK, COUNT)
+        # What is counted call by call outlives this process; a server that loses power may lose its last moment.
+        self._counter = Link(WORK, COUNT, "SET synchronous_commit = off")
 
     @property
     def direct(self) -> bool:
@@ -151,9 +152,6 @@ class PostgresStore(Tables):
 
         def done(db: psycopg.Connection[Any]) -> T:
             with db.transaction():
-                if brief and not reads:
-                    # What is counted call by call outlives this process; a server that loses power may lose its last moment.
-                    db.execute("SET LOCAL synchronous_commit = off")
                 return work(_Statements(db))
 
         return self._work(self._counter if brief else self._reader, done)
@@ -225,10 +223,10 @@ class PostgresStore(Tables):
         for link in (self._writer, self._reader, self._counter):
             link.hasty = hasty
 
-    def _connect(self, timeout: int) -> Any:
+    def _connect(self, settings: str) -> Any:
         made = connection_class().connect(self.address, autocommit=True, connect_timeout=CONNECT, tcp_user_timeout=2 * WORK)
         try:
-            made.execute(f"SET statement_timeout = {timeout}")
+            made.execute(settings)
             _migrate(made, self.where)
         except BaseException:
             made.close()

@@ -107,10 +107,10 @@ def _bounded(talk: Generator[Any, Any, T], until: float) -> Generator[Any, Any, 
 class Link:
     """One connection with its lock and the process that made it."""
 
-    __slots__ = ("_bounds", "_coming", "_usual", "connection", "hasty", "lock", "pid", "timeout")
+    __slots__ = ("_bounds", "_coming", "_usual", "connection", "hasty", "lock", "pid", "settings")
 
-    def __init__(self, timeout: int, bounds: tuple[float, float]) -> None:
-        self.timeout = timeout
+    def __init__(self, timeout: int, bounds: tuple[float, float], more: str = "") -> None:
+        self.settings = f"SET statement_timeout = {timeout}; {more}"
         self._bounds = bounds
         self._usual: float | None = None
         self._coming: _Coming | None = None
@@ -130,10 +130,10 @@ class Link:
         """Take note of how long an answer took: the slowest counts, and is forgotten slowly."""
         self._usual = max(seconds, 0.98 * (self._usual or 0.0))
 
-    def opened(self, connect: Callable[[int], Any]) -> Any:
+    def opened(self, connect: Callable[[str], Any]) -> Any:
         """Return the connection; a new one is made in a thread, so that nobody need wait for it."""
         if self.connection is None:
-            coming = self._coming or _Coming(connect, self.timeout)
+            coming = self._coming or _Coming(connect, self.settings)
             self._coming = coming
             if not coming.done.wait(AGAIN if self.hasty else CONNECT):
                 raise silence()("the server does not answer")
@@ -167,17 +167,17 @@ class Link:
 class _Coming:
     """A connection that is being made in a thread of its own."""
 
-    def __init__(self, connect: Callable[[int], Any], timeout: int) -> None:
+    def __init__(self, connect: Callable[[str], Any], settings: str) -> None:
         self.done = threading.Event()
         self._lock = threading.Lock()
         self._made: Any = None
         self._error: BaseException | None = None
         self._unwanted = False
-        threading.Thread(target=self._make, args=(connect, timeout), name="llmbroker-connect", daemon=True).start()
+        threading.Thread(target=self._make, args=(connect, settings), name="llmbroker-connect", daemon=True).start()
 
-    def _make(self, connect: Callable[[int], Any], timeout: int) -> None:
+    def _make(self, connect: Callable[[str], Any], settings: str) -> None:
         try:
-            made = connect(timeout)
+            made = connect(settings)
         except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
             self._error = error
         else:
