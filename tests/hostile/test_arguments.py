@@ -7,6 +7,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,8 +16,16 @@ import pytest
 from tests.hostile.values import SURROGATE, TOOL, USER, VALUES, arguments_with, endless, messages_with, nested
 
 import llmbroker
-from llmbroker import AsyncDirectClient, DirectClient, LLMConfig
-from llmbroker.errors import ConfigurationError, InvalidRequestError, LLMBrokerError, MissingKeyError, UnsupportedFeatureError
+from llmbroker import AsyncDirectClient, DirectClient, LLMConfig, Runs
+from llmbroker.errors import (
+    ConfigurationError,
+    InvalidRequestError,
+    LLMBrokerError,
+    MissingKeyError,
+    UnknownCallError,
+    UnknownModelError,
+    UnsupportedFeatureError,
+)
 from llmbroker.loop import arun_tool_loop, run_tool_loop
 from llmbroker.messages import History, repair, validate
 from llmbroker.providers.table import DIALECTS
@@ -141,10 +150,11 @@ def test_a_foreign_reply_of_any_shape_ends_the_loop_in_order(value: Any) -> None
 def test_a_loop_takes_or_refuses_any_setting(value: Any) -> None:
     for name in (
         "tools", "dispatch", "max_steps", "max_repeats", "max_concurrency", "result_limit", "keep_tool_choice", "transcript",
-        "messages",
+        "messages", "budget", "approve", "answers", "stop_when", "prepare_step", "output", "compaction",
     ):  # fmt: skip
         for loop in loops(ASKS, **{name: value}):
-            tried(loop)
+            if not (callable(value) and name in ("approve", "stop_when", "prepare_step")):  # what it says is its own affair
+                tried(loop)
     for loop in loops(ASKS, dispatch={"f": value}):
         tried(loop)
     for loop in loops(ASKS, dispatch={"f": lambda **_: value}):
@@ -154,6 +164,32 @@ def test_a_loop_takes_or_refuses_any_setting(value: Any) -> None:
             run_tool_loop(value, "hi")
         with pytest.raises(InvalidRequestError):
             asyncio.run(arun_tool_loop(value, "hi"))
+
+
+@VALUE
+def test_a_journal_and_its_runs_are_asked_for_anything_or_refuse(value: Any, tmp_path: Path) -> None:
+    where = str(tmp_path / "b.db")
+    runs = Runs(where)
+    with llmbroker.Broker(where, pool=[LLMConfig(name="n", model="m", base_url=URL, api_key_ref="")], io=Replay()) as broker:
+        for name in ("limit", "since", "operation", "trace_id", "call_id", "scope", "status", "llm_name", "cursor"):
+            tried(lambda name=name: broker.calls(**{name: value}))
+        for name in ("by", "since", "operation", "trace_id", "scope", "status", "llm_name"):
+            tried(lambda name=name: broker.stats(**{name: value}))
+        asked: list[Callable[[], Any]] = [
+            lambda: broker.record_quality(value, call_id="x"),
+            lambda: broker.record_quality(1.0, call_id=value),
+            lambda: broker.record_quality(1.0, trace_id=value),
+            lambda: broker.disable_llm(value),
+            lambda: broker.direct(value),
+            lambda: broker.direct(name=value),
+            lambda: runs.run(broker, run_id=value),
+            lambda: runs.state(value),
+            lambda: runs.list(value),
+            lambda: runs.forget(value),
+            lambda: llmbroker.Limit(cost=value),
+        ]
+        for ask in asked:
+            tried(ask, (InvalidRequestError, UnknownCallError, UnknownModelError, ConfigurationError))
 
 
 PLACES: dict[str, tuple[dict[str, Any], str]] = {

@@ -35,7 +35,7 @@ from llmbroker.errors import (
 from llmbroker.exchange import Request, Usage, make_request
 from llmbroker.io import Port
 from llmbroker.journal import Call, Stats, utc
-from llmbroker.messages import check_text
+from llmbroker.messages import check_text, shown
 from llmbroker.pool import Lane, Member
 from llmbroker.preference import Prefer, preference
 from llmbroker.providers import table
@@ -164,7 +164,9 @@ class Engine:
         setup = self.setup
         wanted = alias if alias is not None else name
         if not isinstance(wanted, str):
-            raise InvalidRequestError(f"A model is named by a string, not {wanted!r}.", argument="alias" if alias else "name")
+            raise InvalidRequestError(
+                f"A model is named by a string, not {shown(wanted)}.", argument="alias" if alias else "name"
+            )
         if alias is not None:
             found = setup.direct.get(alias) or setup.catalog.aliases.get(alias)
         else:
@@ -317,7 +319,7 @@ class Engine:
         member = next((m for m in self.lanes.members if m.name == name), None)
         if member is None:
             known = ", ".join(m.name for m in self.lanes.members) or "none"
-            raise UnknownModelError(f"The pool has no model {name!r}.", hint=f"It has: {known}.")
+            raise UnknownModelError(f"The pool has no model {shown(name)}.", hint=f"It has: {known}.")
         member.disabled = off
         self.desk.wake_all()
         self.core.shared.switch(name, off)
@@ -345,7 +347,7 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     fastest = options.get("fastest_of")
     if fastest is not None and (isinstance(fastest, bool) or not isinstance(fastest, int) or fastest < 1):
-        raise InvalidRequestError(f"fastest_of is None or a whole number from 1, not {fastest!r}.", argument="fastest_of")
+        raise InvalidRequestError(f"fastest_of is None or a whole number from 1, not {shown(fastest)}.", argument="fastest_of")
     return {
         "operation": _label(options.get("operation"), "operation"),
         "trace_id": _label(options.get("trace_id"), "trace_id"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -123,7 +122,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _dollars(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value < MOST_DOLLARS
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_DOLLARS
 
 
 def _wrong(field: str, words: str) -> ConfigurationError:

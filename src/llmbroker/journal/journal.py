@@ -12,13 +12,12 @@ Old rows are deleted in small batches, a few hundred after a few hundred writes,
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,6 +25,7 @@ from llmbroker.errors import ConfigurationError, InvalidRequestError, StoreError
 from llmbroker.journal.contract import Store
 from llmbroker.journal.records import Call, Grouping, Query, Rating, Row, Stats, utc
 from llmbroker.journal.spool import BATCH, Spool
+from llmbroker.messages import check_text, shown
 
 log = logging.getLogger("llmbroker.journal")
 
@@ -36,6 +36,8 @@ PRUNE_PAUSE = 3600.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 ADOPT_BYTES = 1_000_000
 """Files of lost rows up to this size are read on a call that writes; longer ones when the journal is read or closed."""
+MOST_ROWS = 2**63 - 1
+"""The largest number that a store takes."""
 HANDOFF = 0.25
 """Seconds to wait for a thread that is writing; then the row is left to that thread."""
 
@@ -270,11 +272,13 @@ class Journal:
         score = check_score(score)
         if (call_id is None) == (trace_id is None):
             raise InvalidRequestError("Give exactly one of call_id and trace_id.", argument="call_id")
+        for name, value in (("call_id", call_id), ("trace_id", trace_id)):
+            _check_word(value, name)
         store = self._readable()
         call = store.find(scope=scope, call_id=call_id, trace_id=trace_id)
         if call is None:
-            what = f"call_id {call_id!r}" if call_id is not None else f"trace_id {trace_id!r} that ended ok"
-            within = f" in scope {scope!r}" if scope is not None else ""
+            what = f"call_id {shown(call_id)}" if call_id is not None else f"trace_id {shown(trace_id)} that ended ok"
+            within = f" in scope {shown(scope)}" if scope is not None else ""
             raise UnknownCallError(f"The journal has no call with {what}{within}.")
         rating = Rating(call_id=call.id, score=score, ts=utc(self._wall()), scope=scope)
         self.record(rating)
@@ -290,8 +294,8 @@ class Journal:
             ConfigurationError: the journal is off or cannot be read.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InvalidRequestError(f"limit is a whole number from 1, not {limit!r}.", argument="limit")
-        return self._readable().calls(_query(filters), limit=limit, cursor=cursor, bodies=bodies)
+            raise InvalidRequestError(f"limit is a whole number from 1, not {shown(limit)}.", argument="limit")
+        return self._readable().calls(_query(filters), limit=min(limit, MOST_ROWS), cursor=cursor, bodies=bodies)
 
     def stats(self, *, by: Grouping = "llm_name", **filters: Any) -> dict[str, Stats]:
         """Return sums by group; ``filters`` are the fields of ``Query``. Raises as ``calls`` does."""
@@ -369,8 +373,8 @@ def check_score(score: Any) -> float:
     Raises:
         InvalidRequestError: it is no number from 0 to 1.
     """
-    if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score) or not 0 <= score <= 1:
-        raise InvalidRequestError(f"A score is a number from 0 to 1, not {score!r}.", argument="score")
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:  # nor is NaN
+        raise InvalidRequestError(f"A score is a number from 0 to 1, not {shown(score)}.", argument="score")
     return float(score)
 
 
@@ -378,11 +382,26 @@ def _query(filters: dict[str, Any]) -> Query:
     unknown = sorted(set(filters) - set(Query.__struct_fields__))
     if unknown:
         raise InvalidRequestError(f"Calls cannot be chosen by {', '.join(unknown)}.", argument=unknown[0])
+    for name in ("operation", "trace_id", "call_id", "group_id", "scope", "provider"):
+        _check_word(filters.get(name), name)
     for name in ("status", "llm_name"):
         value = filters.get(name)
         if value is not None and not isinstance(value, str):
-            filters[name] = tuple(value)
+            if not isinstance(value, Iterable):
+                raise InvalidRequestError(f"{name} is a text, or several, not {shown(value)}.", argument=name)
+            filters[name] = value = tuple(value)
+        for word in (value,) if isinstance(value, str) else value or ():
+            _check_word(word, name)
     return Query(**filters)
+
+
+def _check_word(value: Any, argument: str) -> None:
+    """Refuse what no row can hold and no store can be asked for."""
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{argument} is a text, not {shown(value)}.", argument=argument)
+    check_text(value, argument)
 
 
 _JOURNALS: weakref.WeakSet[Journal] = weakref.WeakSet()

@@ -12,6 +12,7 @@ from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import Usage
 from llmbroker.journal.columns import COLUMNS, seq_from
 from llmbroker.journal.records import GROUPINGS, Quantiles, Query, Stats, from_micros, to_micros
+from llmbroker.messages import shown
 
 _NEWEST = "FROM llmbroker_ratings r WHERE r.call_id = c.id ORDER BY r.ts DESC, r.seq DESC LIMIT 1"
 _SELECT = f"SELECT {', '.join('c.' + name for name in COLUMNS)}, (SELECT r.score {_NEWEST}), (SELECT r.ts {_NEWEST})"
@@ -63,11 +64,14 @@ def page(query: Query, limit: int, cursor: str | None, bodies: bool, p: str) -> 
     condition, values = where(query, p)
     if cursor is not None:
         try:
-            values.append(int(cursor))
-        except (ValueError, TypeError):
+            place = int(cursor)
+            if abs(place) >= 2**63:
+                raise ValueError
+        except (ValueError, TypeError, OverflowError):
             raise InvalidRequestError(
-                f"{cursor!r} is no cursor; take the cursor of the last row of the page before.", argument="cursor"
+                f"{shown(cursor)} is no cursor; take the cursor of the last row of the page before.", argument="cursor"
             ) from None
+        values.append(place)
         condition += f" AND c.seq < {p}"
     more = ", b.request, b.response" if bodies else ""
     join = " LEFT JOIN llmbroker_bodies b ON b.call_id = c.id" if bodies else ""
@@ -88,7 +92,7 @@ def group_key(by: str, text_of: str) -> str:
         InvalidRequestError: there is no such grouping.
     """
     if by not in GROUPINGS:
-        raise InvalidRequestError(f"No grouping by {by!r}; there are {', '.join(GROUPINGS)}.", argument="by")
+        raise InvalidRequestError(f"No grouping by {shown(by)}; there are {', '.join(GROUPINGS)}.", argument="by")
     if by == "all":
         return "'all'"
     if by == "day":

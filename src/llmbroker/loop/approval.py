@@ -15,6 +15,7 @@ import msgspec
 
 from llmbroker.budget import Spent
 from llmbroker.errors import InvalidRequestError
+from llmbroker.messages import shown
 from llmbroker.tools import canonical
 
 JSON: TypeAlias = dict[str, Any]
@@ -118,9 +119,11 @@ class Approvals:
 
     def __init__(self, approve: Any, answers: Sequence[Decision] | None) -> None:
         if approve is not None and approve != "pause" and not callable(approve):
-            raise InvalidRequestError(f"approve is a function of a call, or 'pause', not {approve!r}.", argument="approve")
+            raise InvalidRequestError(f"approve is a function of a call, or 'pause', not {shown(approve)}.", argument="approve")
         self.ask = approve if callable(approve) else None
         self._given: dict[str, Decision] = {}
+        if answers is not None and not isinstance(answers, (list, tuple)):
+            raise InvalidRequestError(f"answers is a list of decisions, not {shown(answers)}.", argument="answers")
         for answer in answers or ():
             if not isinstance(answer, Decision):
                 raise InvalidRequestError(

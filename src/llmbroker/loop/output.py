@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from llmbroker.errors import InvalidRequestError
+from llmbroker.messages import plain, shown
 from llmbroker.tools import Wrong, check_value, shape_of
 from llmbroker.tools.exact import decode
 from llmbroker.tools.types import Unsuited
@@ -34,13 +35,20 @@ class Output:
 
     def __init__(self, kind: Any) -> None:
         self._convert: Any = None
+        if isinstance(kind, (str, bytes)):
+            # Python would take a text for the name of a type, to be looked up where nothing is known about it.
+            raise InvalidRequestError(f"output is a type or a JSON schema, not {shown(kind)}.", argument="output")
         if isinstance(kind, Mapping):
-            schema: JSON = dict(kind)
+            schema: JSON = plain(kind, "output")
         else:
             try:
                 shape = shape_of(kind)
             except Unsuited as error:
                 raise InvalidRequestError(f"output: {error}.", argument="output") from None
+            except Exception as error:  # what is no type at all fails in ways of its own
+                raise InvalidRequestError(
+                    f"output is a type or a JSON schema, not {shown(kind)}.", argument="output"
+                ) from error
             schema, self._convert = shape.schema, shape.convert
         self.wrapped = not _is_object(schema)
         if self.wrapped:

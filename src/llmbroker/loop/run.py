@@ -170,7 +170,15 @@ class Run:
             self.stop_when = _callables(options.stop_when, "stop_when")
         if options.output is not None:
             self.output = Output(options.output)
+        if options.prepare_step is not None and not callable(options.prepare_step):
+            raise InvalidRequestError(
+                f"prepare_step is a function of a StepInfo, not {shown(options.prepare_step)}.", argument="prepare_step"
+            )
         self.prepare_step = options.prepare_step
+        if options.compaction is not None and not isinstance(options.compaction, Compaction):
+            raise InvalidRequestError(
+                f"compaction is a Compaction(...), not {shown(options.compaction)}.", argument="compaction"
+            )
         self.compaction = options.compaction
         self.recorder = options.recorder
         self.then = options.then
