@@ -1,6 +1,7 @@
 """The journal: one row an attempt, written before the reply is handed over; ratings; sums; what goes with them.
 
-``records`` are the values, ``contract`` is what a store can do, ``sqlite`` is the store of the standard library, ``spool``
+``records`` are the values, ``contract`` is what a store can do, ``sqlite`` and ``postgres`` are stores, ``tables`` what both keep
+beside the rows, ``tidings`` what processes tell each other, ``ledger`` the accounts of limits, ``runs`` durable runs; ``spool``
 keeps what a store refuses, ``journal`` is the face that the broker uses. Nothing here calls a model or decides anything.
 """
 
