@@ -26,6 +26,15 @@ def said(served: Served, at: int = -1) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in served.requests[at]["messages"]]
 
 
+def test_what_belongs_to_a_model_list_is_read_where_its_broker_writes_it(served: Served, models: str, tmp_path: Path) -> None:
+    assert called(*ASK, "One?", "--source", models).code == 0
+    assert json.loads(called("calls", "--json", "--source", models).out)[0]["status"] == "ok"
+    assert "1" in called("stats", "--source", models).out
+    assert called("journal", "backup", str(tmp_path / "copy.db"), "--source", models).code == 0
+    assert len(json.loads(called("calls", "--json", "--source", str(tmp_path / "copy.db")).out)) == 1
+    assert called("keys", "list", "--source", models).code == 0
+
+
 # -- ask --continue --------------------------------------------------------------------------------------------------------
 
 

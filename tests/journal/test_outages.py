@@ -19,6 +19,7 @@ from llmbroker import AsyncBroker, Broker, Limit, LLMConfig
 from llmbroker.journal import Journal, Query, open_store
 from llmbroker.journal.ledger import Ledger
 from llmbroker.journal.postgres import PostgresStore
+from llmbroker.transports import Answer, Replay
 
 from .conftest import make_call
 from .server import new_database, server
@@ -164,6 +165,19 @@ def test_rows_wait_in_a_file_though_their_folder_was_not_there(home: Path, monke
     assert Path(journal.health()["spool_file"]).parent == home / "not" / "yet"
     assert (home / "not" / "yet").stat().st_mode & 0o077 == 0
     journal.close()
+
+
+@pytest.mark.parametrize("named", ["source", "journal"])
+def test_rows_of_a_broker_with_a_folder_of_its_own_wait_there(home: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMBROKER_HOME", str(home / "another"))
+    pool = [LLMConfig(name="m", model="m", base_url="http://127.0.0.1:9/v1", api_key_ref="")]
+    body = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]}
+    port = Replay().on(None, Answer(body=body), times=None)
+    away: Any = {named: "postgresql://nobody@127.0.0.1:1/none"}
+    with Broker(**away, pool=pool, limits=[], home=home / "mine", io=port) as broker:
+        broker.ask("hi")
+        assert Path(broker.snapshot().journal["spool_file"]).parent == home / "mine"
+    assert not (home / "another").exists()
 
 
 @pytest.fixture

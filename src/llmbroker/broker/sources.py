@@ -98,7 +98,7 @@ def read_setup(
             hint="A list of models in code goes to pool=.",
         )
     elif is_store(source) or "://" in os.fspath(source):
-        store = open_store(source)
+        store = open_store(source, home=folder)
         configs = _stored(store, catalog) if pool is None else ()
         if limits is None:
             listed_limits, unread = _stored_limits(store, needed=pool is None)
@@ -210,7 +210,7 @@ def _journal(journal: Any, store: Store | None, folder: Path, clock: Callable[[]
         raise ConfigurationError(f"journal is a path, an address, False or None, not {type(journal).__name__}.")
     where = os.fspath(journal)
     named = is_store(where) or "://" in where  # an address of a kind that is not known is refused, not taken for a path
-    return Journal(open_store(where if named else f"sqlite:///{where}"), clock=clock, wall=wall)
+    return Journal(open_store(where if named else f"sqlite:///{where}", home=folder), clock=clock, wall=wall)
 
 
 def _embedded() -> LLMConfig | None:

@@ -1,8 +1,9 @@
 """The journal: one row an attempt, written before the reply is handed over; ratings; sums; what goes with them.
 
-``records`` are the values, ``contract`` is what a store can do, ``sqlite`` and ``postgres`` are stores, ``tables`` what both keep
-beside the rows, ``tidings`` what processes tell each other, ``ledger`` the accounts of limits, ``runs`` durable runs; ``spool``
-keeps what a store refuses, ``journal`` is the face that the broker uses. Nothing here calls a model or decides anything.
+``records`` are the values, ``contract`` is what a store can do, ``sqlite`` and ``postgres`` are stores, ``tables`` what both
+keep beside the rows, ``tidings`` what processes tell each other, ``ledger`` the accounts of limits, ``runs`` durable runs;
+``spool`` keeps what a store refuses, ``journal`` is the face that the broker uses. Nothing here calls a model or decides
+anything.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from llmbroker.errors import ConfigurationError
@@ -28,6 +30,7 @@ __all__ = [
     "Store",
     "check_score",
     "failure",
+    "is_model_list",
     "is_store",
     "new_id",
     "open_existing",
@@ -54,13 +57,20 @@ def is_store(where: str | os.PathLike[str]) -> bool:
     return text == ":memory:" or text.startswith(("sqlite:", *_POSTGRES)) or text.lower().endswith(SUFFIXES)
 
 
-def open_store(where: str | os.PathLike[str], *, full: bool = False) -> Store:
+def is_model_list(where: str | os.PathLike[str]) -> bool:
+    """Whether this names a model list, by its suffix: what belongs to such a source is kept in llmbroker's own folder."""
+    text = os.fspath(where)
+    return "://" not in text and text.lower().endswith(".toml")
+
+
+def open_store(where: str | os.PathLike[str], *, full: bool = False, home: Path | None = None) -> Store:
     """Return the store of a path or address. Nothing is opened yet: a broken store shows when it is used.
 
     Args:
         where: ``broker.db``, ``*.sqlite``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``:memory:``
             or ``postgresql://user@host/database``.
         full: rows survive a loss of power too; each waits for the disk.
+        home: the folder where rows wait for a server that is away, else llmbroker's own; those of a file wait beside it.
 
     Raises:
         ConfigurationError: it is no address of a store.
@@ -71,7 +81,7 @@ def open_store(where: str | os.PathLike[str], *, full: bool = False) -> Store:
     if text.startswith(_POSTGRES):
         from llmbroker.journal.postgres import PostgresStore
 
-        return PostgresStore(text)
+        return PostgresStore(text, home=home)
     if text.startswith("sqlite:"):
         scheme, _, rest = text.partition("://")
         if scheme != "sqlite" or not rest.startswith("/"):
@@ -89,12 +99,14 @@ def open_store(where: str | os.PathLike[str], *, full: bool = False) -> Store:
 def open_existing(where: str | os.PathLike[str] | None = None) -> Journal | None:
     """Return a journal to read: of a path or address, or that of llmbroker's own folder, None where nothing was written yet.
 
+    A model list (``*.toml``) holds no rows: a broker that it is the source of writes them into llmbroker's own folder.
+
     Raises:
         ConfigurationError: there is no such file (to read makes none), or it is no address of a store.
     """
     from llmbroker.transports.model_store import data_home
 
-    if where is None:
+    if where is None or is_model_list(where):
         path = data_home() / FILE_NAME
         return Journal(open_store(path)) if path.exists() else None
     text = os.fspath(where)

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmbroker.errors import StoreError
@@ -66,9 +67,11 @@ class PostgresStore(Tables):
 
     Args:
         address: ``postgresql://user:password@host/database``, with any of libpq's parameters.
+        home: the folder for rows that wait, else llmbroker's own.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, home: Path | None = None) -> None:
+        self._home = home
         self.address = plain(address)
         self.where = shown(self.address)
         self._writer = Link(WORK, SOON)
@@ -85,7 +88,7 @@ class PostgresStore(Tables):
     def spool_beside(self) -> str | None:
         """The place beside which unwritten rows are kept."""
         name = hashlib.sha256(self.where.encode()).hexdigest()[:12]
-        return str(data_home() / f"postgres-{name}")
+        return str((self._home or data_home()) / f"postgres-{name}")
 
     # -- rows ------------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from llmbroker.catalog import Catalog, home_catalog
 from llmbroker.credentials import KeyRing
 from llmbroker.errors import ConfigurationError, InvalidRequestError, MissingKeyError, StoreError
 from llmbroker.faces.cli.output import note, print_json, print_table
-from llmbroker.journal import FILE_NAME, Store, is_store, open_store
+from llmbroker.journal import FILE_NAME, Store, is_model_list, is_store, open_store
 from llmbroker.transports.blocking import BlockingIO
 from llmbroker.transports.model_store import data_home
 
@@ -46,7 +46,7 @@ def keys_arguments(parser: argparse.ArgumentParser) -> None:
 def ring(source: str | None = None, *, write: bool = False) -> Iterator[KeyRing]:
     """Give the key ring over environment, ``.env`` and the stored keys."""
     store: Store | None
-    if source is not None:
+    if source is not None and not is_model_list(source):
         if not write and "://" not in source and not Path(source).exists():
             raise ConfigurationError(f"There is no database {source}.")  # to read makes no file
         store = open_store(source if is_store(source) or "://" in source else f"sqlite:///{source}")
