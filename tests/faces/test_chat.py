@@ -15,13 +15,17 @@ from tests.faces.processes import Served
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
-def test_a_conversation_remembers_and_can_be_stopped(served: Served, models: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("errors", "why"), [("surrogateescape", b"lone surrogate"), ("strict", b"not UTF-8")])
+def test_a_conversation_remembers_and_can_be_stopped(
+    errors: str, why: bytes, served: Served, models: str, tmp_path: Path
+) -> None:
     import pty
 
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "llmbroker", "chat", "--source", models, "-s", "Be kind."],
         stdin=slave, stdout=slave, stderr=subprocess.STDOUT, close_fds=True, start_new_session=True,
+        env={**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"},
     )  # fmt: skip
     os.close(slave)
     seen = bytearray()
@@ -47,6 +51,9 @@ def test_a_conversation_remembers_and_can_be_stopped(served: Served, models: str
     until(b"(stopped)")
     served.text, served.pause = "Third answer.", 0.0
     until(b"Third answer.", say("Third"))
+    at = len(seen)
+    os.write(master, b"half a \xff character\n")  # and the conversation goes on
+    until(why, at)
     until(b"Saved", say(f"/save {tmp_path / 'talk.json'}"))
     say("/exit")
     assert process.wait(20) == 0

@@ -74,6 +74,9 @@ def _read() -> str | None:
             lines.append(more)
     except EOFError:
         return None
+    except UnicodeDecodeError:
+        note("llmbroker: that was not UTF-8; nothing was sent.")
+        return ""
     except KeyboardInterrupt:
         print()
         return ""
@@ -92,9 +95,10 @@ class _Talk:
     def say(self, text: str) -> None:
         """Ask, show the answer as it comes, keep both. A stopped answer is kept as far as it came."""
         asked = {"role": "user", "content": text}
-        stream = self._target.caller.stream(messages=[*self._messages, asked], **self._target.options)
+        stream: Any = None
         pieces: list[str] = []
         try:
+            stream = self._target.caller.stream(messages=[*self._messages, asked], **self._target.options)
             for piece in stream:
                 pieces.append(piece)
                 sys.stdout.write(piece)
@@ -106,12 +110,13 @@ class _Talk:
                 raise
             note(f"\nllmbroker: {error}")
         finally:
-            stream.close()
+            if stream is not None:
+                stream.close()
         print()
         answer = "".join(pieces)
         if answer:
             self._messages += [asked, {"role": "assistant", "content": answer}]
-        if stream.reply is not None:
+        if stream is not None and stream.reply is not None:
             self._reply = stream.reply
             if getattr(stream.reply, "call_id", None):
                 self._ids.append(stream.reply.call_id)
