@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.faces.processes import Served, called, run
+from tests.journal.conftest import make_call
+
+from llmbroker.journal import Journal, open_store
 
 ESCAPE = "\x1b"
 
@@ -167,3 +170,13 @@ def test_the_doctor_names_a_broken_catalog(tmp_path: Path, monkeypatch: pytest.M
     done = called("doctor", "--json")
     states = {check["what"]: check["state"] for check in json.loads(done.out)}
     assert (done.code, states["catalog"]) == (1, "fault")
+
+
+@pytest.mark.parametrize(
+    "words", [("keys", "which", "K\udcff"), ("keys", "which", "K", "--scope", "\udcff"), ("calls", "--trace", "\udcff")]
+)
+def test_a_word_that_is_no_text_is_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
+    Journal(open_store(tmp_path / "b.db")).record(make_call())
+    done = called(*words, "--source", str(tmp_path / "b.db"))
+    assert done.code == 2
+    assert "surrogate" in done.err

@@ -180,7 +180,7 @@ class Engine:
             )
         known = sorted({*setup.direct, *setup.catalog.aliases})
         raise UnknownModelError(
-            f"No direct model {'with the alias' if alias is not None else 'named'} {wanted!r}.",
+            f"No direct model {'with the alias' if alias is not None else 'named'} {shown(wanted)}.",
             hint=f"Aliases: {', '.join(known)}.",
         )
 

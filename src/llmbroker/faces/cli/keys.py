@@ -13,6 +13,7 @@ from llmbroker.credentials import KeyRing
 from llmbroker.errors import ConfigurationError, InvalidRequestError, MissingKeyError, StoreError
 from llmbroker.faces.cli.output import note, print_json, print_table
 from llmbroker.journal import FILE_NAME, Store, is_model_list, is_store, open_store
+from llmbroker.messages import check_text
 from llmbroker.transports.blocking import BlockingIO
 from llmbroker.transports.model_store import data_home
 
@@ -111,6 +112,8 @@ def _wanted(catalog: Catalog) -> list[str]:
 
 def keys(arguments: argparse.Namespace) -> int:
     """Do what was asked."""
+    for place, text in (("the key's name", arguments.name), ("--scope", arguments.scope)):
+        check_text(text or "", place)
     if arguments.what == "list":
         return _list(arguments)
     if not arguments.name:
