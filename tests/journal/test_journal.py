@@ -672,3 +672,18 @@ def test_a_quick_store_has_the_row_at_once(database: Path) -> None:
     journal.record_beside(make_call())
     assert journal.health()["written"] == 1
     journal.close()
+
+
+def test_a_row_that_is_being_committed_is_no_trouble(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Looked(SQLiteStore):
+        def record(self, rows: Sequence[Row]) -> None:
+            seen.append(journal.health())
+            super().record(rows)
+
+    journal = Journal(Looked(tmp_path / "calls.db"))
+    journal.record(make_call(1))
+    assert [(health["state"], health["spooled"], health["writing"]) for health in seen] == [("ok", 0, 1)]
+    assert (journal.health()["written"], journal.health()["writing"]) == (1, 0)
+    journal.close()

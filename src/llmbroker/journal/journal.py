@@ -332,14 +332,16 @@ class Journal:
         if self.store is None:
             return {"state": "off"}
         failure = self._failure
-        waiting = len(self._spool) + len(self._queue)
+        waiting, lost = len(self._spool), self._spool.dropped + self._refused
         return {
-            "state": "ok" if failure is None and waiting == 0 and not self._spool.dropped + self._refused else "degraded",
+            # Rows that are being committed at this moment are no trouble.
+            "state": "ok" if failure is None and waiting + lost == 0 else "degraded",
             "where": self.store.where,
             "written": self._written,
             "spooled": waiting,
+            "writing": len(self._queue),
             "spool_file": str(self._spool.path) if self._spool.path else None,
-            "dropped": self._spool.dropped + self._refused,
+            "dropped": lost,
             "since": self._since,
             "reason": failure.reason if failure else None,
             "error": str(failure) if failure else None,
