@@ -397,3 +397,20 @@ def test_two_readers_at_once_are_refused() -> None:
 
 def test_tools_still_are_functions() -> None:
     assert tool(weather)("Rome") == "20 in Rome"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_pause_ends_the_events_as_an_answer_does(dialect: str, kind: str) -> None:
+    def free(city: str) -> str:
+        """Tell the weather."""
+        return f"20 in {city}"
+
+    calls = [("free", {"city": "Rome"}), ("held", {"city": "Paris"})]
+    port, events = scripted(dialect, made_reply("", calls)), []
+    held = tool(weather, name="held", approval=True)
+    reply = watched(kind, client(port, dialect, kind), "Hi", events, tools=[free, held])
+    assert isinstance(reply, llmbroker.Paused)
+    assert [type(event) for event in events[-3:]] == [ToolFinished, StepFinished, LoopFinished]
+    assert events[-2].reply.tool_calls and [call.name for call in reply.pending] == ["held"]
+    assert events[-1].reply is reply

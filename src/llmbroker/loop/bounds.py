@@ -40,7 +40,11 @@ async def bounded_flow(run: Run, open_calls: Opening, step: Step) -> Any:
         return made
     except PauseLoop as pause:
         run.stop = "paused"
-        return run.paused(pause.pending)
+        paused = run.paused(pause.pending)
+        if run.watch is not None:
+            run.watch.note(LoopFinished(paused))
+            await run.watch.flush()
+        return paused
     except BaseException as error:
         failure = error
         run.leave(error)
@@ -85,6 +89,10 @@ async def _one(run: Run, step: Step) -> tuple[Any, bool]:
     except (LLMTimeoutError, NoLLMAvailableError) as error:
         if run.deadline is not None and run.port.now() >= run.deadline - 0.001:
             raise spent(run, "seconds") from error
+        raise
+    except PauseLoop:
+        if run.watch is not None:
+            run.watch.note(StepFinished(run.step, run.last_reply))
         raise
     if run.watch is not None:
         run.watch.note(StepFinished(run.step, reply))

@@ -78,14 +78,14 @@ class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
 
 
 class StepFinished(msgspec.Struct, frozen=True, tag="step_finished"):
-    """A step is over, its tools included; ``reply`` is what the model said."""
+    """A step is over, its tools included (those that wait for somebody aside); ``reply`` is what the model said."""
 
     step: int
     reply: Any
 
 
 class LoopFinished(msgspec.Struct, frozen=True, tag="finished"):
-    """The loop is over; ``reply`` is what ``run_tool_loop`` would return."""
+    """The loop is over; ``reply`` is what ``run_tool_loop`` would return: the last reply, or a ``Paused``."""
 
     reply: Any
 

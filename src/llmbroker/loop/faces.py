@@ -44,6 +44,8 @@ def _to_be_awaited(caller: Any) -> InvalidRequestError:
 async def _ask_async(run: Run) -> Any:
     token = STEP.set(run.step)
     try:
+        if run.in_thread:
+            return await run.port.call(run.caller.chat, run.history, tools=run.offered, **_parameters(run))
         reply = run.caller.chat(run.history, tools=run.offered, **_parameters(run))
         return await reply if isawaitable(reply) else reply
     finally:
@@ -54,7 +56,7 @@ async def _ask_streamed(run: Run) -> Any:
     """Ask for a stream and hand its pieces on; a caller without streams is asked for the whole."""
     watch = run.watch
     assert watch is not None
-    if not run.own or not callable(getattr(run.caller, "stream", None)):
+    if not run.own or run.in_thread or not callable(getattr(run.caller, "stream", None)):
         reply = await (_ask_sync if hasattr(run.port, "drive") and not run.awaited else _ask_async)(run)
         text = getattr(reply, "text", None)
         if isinstance(text, str) and text:
@@ -113,6 +115,7 @@ def _run(caller: Any, messages: Any, kind: str, ask: Any, options: Options) -> R
     _checked_caller(caller)
     run = Run(caller, messages, port_of(caller, kind), ask, options)
     run.awaited = kind == "async"
+    run.in_thread = run.awaited and _plain(caller)
     if run.trace is not None:
         run.ask = _traced(ask)
     return run
@@ -127,10 +130,15 @@ def port_of(caller: Any, kind: str) -> Port:
     if kind == "blocking" and iscoroutinefunction(getattr(caller, "chat", None)):
         raise _to_be_awaited(caller)
     own: Port | None = getattr(caller, "_io", None)
-    if own is not None and hasattr(own, "call") and (kind == "async" or hasattr(own, "drive")):
+    if own is not None and hasattr(own, "call") and (not _plain(caller) if kind == "async" else hasattr(own, "drive")):
         return own
     port: Port = shared(awaited=kind == "async")
     return port
+
+
+def _plain(caller: Any) -> bool:
+    """Whether it is one of this library's callers for plain code: in an event loop its ``chat`` belongs into a thread."""
+    return getattr(caller, "_io", None) is not None and not iscoroutinefunction(getattr(caller, "chat", None))
 
 
 def _checked_caller(caller: Any) -> None:

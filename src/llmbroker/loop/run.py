@@ -113,10 +113,11 @@ class Run:
         bounded: a step has more to do than a plain one.
         allowed: names of the tools of this step, None for all. no_tools: why no tool may run any more, or None.
         over: the loop has ended. shortened: its history was, since it was last written down. awaited: by the asyncio face.
+        in_thread: the caller is one for plain code, though the loop is awaited.
         then: messages that come after the results of the calls that the given history left open.
     """
 
-    bounded = awaited = over = shortened = False
+    bounded = awaited = in_thread = over = shortened = False
     allowed: frozenset[str] | None = None
     no_tools: str | None = None
     stop: str | None = None
