@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help routing-bench planning-bench demo check fix tables prices docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-local bfcl-oracle bfcl-multi routing lock changelog clean need-shared
+.PHONY: help routing-bench limits-bench planning-bench demo check fix tables prices docs slow live traffic soak concurrency failover kills steps walks bench import-bench rows-bench study bfcl bfcl-local bfcl-oracle bfcl-multi routing lock changelog clean need-shared
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +71,9 @@ study: $(VENV)/.study-stamp ## run the example study on the model of this machin
 
 routing-bench: $(VENV)/.stamp need-shared ## good answers, refusals, waste in a recorded workload, beside a peer and an oracle
 	$(BIN)/python benchmarks/routing/run.py $(SHARED) --seeds $(or $(N),20)
+
+limits-bench: $(VENV)/.stamp ## CPU of a pooled call without limits, with one, with three; of a look at what other processes told
+	$(BIN)/python benchmarks/limits.py
 
 planning-bench: $(VENV)/.stamp ## CPU of choosing among 5 to 200 models
 	$(BIN)/python benchmarks/planning.py

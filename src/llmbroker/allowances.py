@@ -14,7 +14,7 @@ whole microseconds since 1970. Dollars are whole billionths, so that sums are ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -458,8 +458,3 @@ def worded(place: int, amount: int, most: int | None = None) -> str:
         shown = [f"${part / BILLION:,.6f}".rstrip("0").rstrip(".") for part in (amount, most) if part is not None]
         return " of ".join(shown)
     return f"{amount:,}{f' of {most:,}' if most is not None else ''} {MEASURES[place]}"
-
-
-def ordered(demands: Sequence[Demand]) -> tuple[Demand, ...]:
-    """Return demands in the order of their accounts: whoever locks several of them does it in this order."""
-    return tuple(sorted(demands, key=lambda demand: demand.key))
