@@ -327,7 +327,8 @@ def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
     recovering = lane.recovering()
     if recovering is not None and lane.tried_out:
         text = f"another call tries it out after {recovering.word}"
-        return Passed(lane.member.name, "busy", text, lane.admits_at(), True)
+        room = lane.room if recovering is RATE_LIMITED else 1
+        return Passed(lane.member.name, "busy", text, lane.admits_at(), True, room=room)
     opens = lane.fits_at(now, need) if lane.metered else now
     if opens > now:
         said = lane.why(now, need)

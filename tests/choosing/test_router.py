@@ -324,3 +324,27 @@ def test_a_slow_model_is_not_begun_with_while_a_quick_one_will_have_answered_bef
         slow.member.latency.add(30.0)
     quick.key.health.rest(RATE_LIMITED, 90.0, 90.0, back)
     assert look(quick, slow, left=60.0).hold(100.0, crowd) is held
+
+
+@pytest.mark.parametrize(("crowd", "held"), [(1, True), (4, True), (9, False)])
+def test_nobody_is_sent_to_a_slow_model_for_the_moment_in_which_another_call_tries_a_quota_out(crowd: int, held: bool) -> None:
+    """As many wait as it let in the last times; a refusal would come within a second and a half."""
+    quick, slow = lane("quick", weight=0.9), lane("slow", weight=0.85)
+    for _ in range(20):
+        quick.member.latency.add(2.0)
+        slow.member.latency.add(30.0)
+    now = 0.0
+    for _ in range(2):  # six were let in, then none
+        for _ in range(6):
+            quick.quota.send(now, 0)
+            quick.quota.admitted(now)
+            now += 0.5
+        quick.quota.send(now, 0)
+        quick.quota.refused(now, now + 0.1, None, "", 0, 0.0)
+        now += 60.0
+    quick.health.rest(RATE_LIMITED, now - 60.0, now - 60.0, now)
+    first = Lease(quick, now)
+    made = look(quick, slow, now=now + 0.1, left=60.0)
+    assert [step.lane.member.name for step in made.steps] == ["slow"]
+    assert made.hold(now + 0.1, crowd) is held
+    first.release()

@@ -19,8 +19,10 @@ from llmbroker.router import HOPELESS, SURE, Entry, Move, Plan, Step, decide, pl
 
 SPARED = 0.75
 """Of a quota with a known end, an attempt must have so large a part of the chance that it would have with the whole time."""
-LOST = 3
+LOST = 4
 """Races in a row that a model may lose after more than its usual time before it is taken to hang."""
+ALIKE = 1.5
+"""Times of models that differ by less than this factor are alike: the better model counts."""
 DENIALS = 3
 """Refusals of single requests in a row, after which a lane rests."""
 CROWD = 64
@@ -76,7 +78,7 @@ class Desk:
             if fit is None and len(self.calls) > 1:
                 fit = _sparing(ask) if made.steps and not self._holds(made, ask, now) else _nobody
             if fit is not None:
-                step = min(filter(fit, made.steps), key=quick, default=None) if quick else next(filter(fit, made.steps), None)
+                step = _quick(list(filter(fit, made.steps)), quick) if quick else next(filter(fit, made.steps), None)
             else:
                 step = made.steps[0] if made.steps and not self._holds(made, ask, now) else None
             lease = Lease(step.lane, now, ask.need) if step is not None else None
@@ -360,6 +362,15 @@ def _sparing(ask: Ask) -> Callable[[Step], bool]:
         return step.hope >= SPARED * record.hope(ask.deadline - ask.began)
 
     return worth
+
+
+def _quick(steps: list[Step], seconds: Callable[[Step], float]) -> Step | None:
+    """Return the best of those that are about as quick as the quickest."""
+    if not steps:
+        return None
+    times = [seconds(step) for step in steps]
+    bound = ALIKE * min(times)
+    return next(step for step, time in zip(steps, times, strict=True) if time <= bound)
 
 
 def _unkept(member: Member) -> None:

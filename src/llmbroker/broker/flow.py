@@ -35,6 +35,8 @@ BREATH = 0.02
 """Seconds between two looks at the pool at least, where nothing was asked between them."""
 UNKNOWN = 12.0
 """Seconds that a model of which nothing is known is taken to need, where the quickest is looked for."""
+KIN = 2.0
+"""By how much longer a lane is taken to need beside another one with the same key."""
 HEDGED = 3
 """Lanes that may run at once for a call, unless a much quicker one comes back."""
 WORTH = 0.7
@@ -190,10 +192,6 @@ async def _race(core: Core, ask: Ask, trial: Trial, plan: Plan, lease: Lease) ->
             await race.stop()
 
 
-def _quickest(step: Step) -> float:
-    return step.usual or UNKNOWN
-
-
 class Race:
     """Lanes that run side by side for one call."""
 
@@ -271,12 +269,14 @@ class Race:
         if self._back <= now < (turn := self._turn()):
             return turn  # calls with less time came meanwhile
         if len(self.jobs) < BESIDE:
-            quicker = await self.widen("it comes back and is much quicker", again=True, fit=self._better(now))
+            quicker = await self.widen(
+                "it comes back and is much quicker", again=True, fit=self._better(now), quick=self._quickest
+            )
             if quicker is None:
                 return self._look_at(now)
         hedge_at = self._hedge_at()
         if len(self.jobs) < HEDGED and hedge_at is not None and now >= hedge_at and desk.may_hedge():
-            slow = await self.widen("the first one takes long", again=True, fit=self._worth(now), quick=_quickest)
+            slow = await self.widen("the first one takes long", again=True, fit=self._worth(now), quick=self._quickest)
             if slow is not None:
                 desk.credit.refund()
         return self._look_at(now)
@@ -295,6 +295,11 @@ class Race:
             return step.hope >= WORTH and step.usual < usual and step.quality >= least
 
         return worth
+
+    def _quickest(self, step: Step) -> float:
+        """Return the seconds a lane will probably take; more where its key is in use here: what delays one may delay both."""
+        shared = any(lease.lane.key is step.lane.key for _, lease in self.jobs.values())
+        return (step.usual or UNKNOWN) * (KIN if shared else 1.0)
 
     def _look_at(self, now: float) -> float | None:
         """Return when to look for another lane: when the newest had its usual time, or a much quicker one comes back."""
