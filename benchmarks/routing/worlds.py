@@ -8,6 +8,7 @@ answered.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 import sys
@@ -50,11 +51,33 @@ RATED: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "rated_listed": (WEIGHTS, REVERSED),
     "rated_alike": (ALIKE, ALIKE[::-1]),
 }
+
+
+def _home(slots: int | None, *, alone: bool = False) -> dict[str, Any]:
+    """Return the world of a good model that serves so many at once and lets the others wait in silence, and of a slower one."""
+    models: dict[str, Any] = {}
+    for name, weight, samples in (
+        ("home", 0.8, [[1.5, 1], [2.0, 2], [3.0, 1]]),
+        ("cloud", 0.6, [[5.0, 1], [6.0, 2], [8.0, 1]]),
+    ):
+        models[name] = {
+            "weight": weight, "key": f"KEY_{name}", "base_url": f"http://{name}.test/v1", "model": name,
+            "latency": {"samples": samples, "ttft_fraction": [0.5]}, "limit": {"kind": "none"},
+            "empty": {"p": 0.0, "latency": []}, "reject_latency": [0.1], "tokens": {"prompt": 500, "completion": [200]},
+            "quality": {"en": {"payload_ok": weight, "markup_ok": 1.0}},
+        }  # fmt: skip
+    if alone:
+        del models["cloud"]
+    return {"langs": ["en"] * 3, "providers": models, "slots": {"home": slots} if slots else {}}
+
+
 CALLS, DRIFT_AT = 400, 200
 WORLDS = {name: _four(before, after, DRIFT_AT) for name, (before, after) in RATED.items()}
+WORLDS |= {"home1_w25": _home(1), "home4_w25": _home(4), "homes_w25": _home(None), "home1_alone_w25": _home(1, alone=True)}
 
 PROFILES: dict[str, dict[str, Any]] = {
     **{name: {"n": CALLS, "gap": 5, "wait": 25, "rate": True} for name in RATED},
+    **{name: {"n": 600, "k": 16, "wait": 25} for name in ("home1_w25", "home4_w25", "homes_w25", "home1_alone_w25")},
     "storm40_w25": {"n": 240, "k": 40, "wait": 25},
     "dies_midway_w25": {"n": 120, "k": 4, "wait": 25, "sc": _faults(("dead", GOOGLE, 120, EVER))},
     "spent_w10": {"n": 120, "k": 4, "wait": 10, "sc": {"daily_used": 50}},
@@ -67,7 +90,39 @@ PROFILES: dict[str, dict[str, Any]] = {
 
 
 class World(sim.World):  # type: ignore[misc]
-    """A world in which a model can be slow for a while and qualities change."""
+    """A world in which a model can be slow for a while, qualities change, and a provider lets requests wait in silence."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.slots = {name: asyncio.Semaphore(count) for name, count in self.wl.get("slots", {}).items()}
+
+    async def call(self, url: str, headers: Any, body: Any, read_timeout: float | None) -> Any:
+        """Exchange one request; where all slots are taken it waits for one, in the order of arrival."""
+        name = self.by_url[(url.rsplit("/chat/completions", 1)[0], body["model"])]
+        slots = self.slots.get(name)
+        if slots is None:
+            return await super().call(url, headers, body, read_timeout)
+        began, row = self.now(), None
+        if slots.locked():
+            row = {"req": int(sim.REQ.search(str(body["messages"]))[1]), "llm": name, "t": round(began, 3), "empty": False}
+            row["status"] = "cancelled"
+            self.log.append(row)
+        try:
+            async with asyncio.timeout(read_timeout):
+                await slots.acquire()
+        except TimeoutError:
+            row["status"] = "timeout"
+            raise
+        finally:
+            if row is not None:
+                row["dt"] = round(self.now() - began, 3)
+        if row is not None:
+            self.log.remove(row)
+        try:
+            left = None if read_timeout is None else max(0.001, read_timeout - (self.now() - began))
+            return await super().call(url, headers, body, left)
+        finally:
+            slots.release()
 
     def draw(self, n: str, req: int, lang: str, k: int) -> Any:
         """Draw what comes of an attempt."""

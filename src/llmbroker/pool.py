@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmbroker.catalog import LLMConfig
+from llmbroker.crowding import Crowding
 from llmbroker.exchange import Request
 from llmbroker.health import HEALED, HOUR, RATE_LIMITED, Health, Illness
 from llmbroker.learning import Latency
@@ -34,7 +35,7 @@ UNKNOWN_NORMAL = 60.0
 class Key:
     """One credential at one provider, with what all its models share."""
 
-    __slots__ = ("account", "cap", "health", "mark", "members", "quota", "refs", "running", "source")
+    __slots__ = ("account", "cap", "crowding", "health", "mark", "members", "quota", "refs", "running", "source")
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -49,7 +50,19 @@ class Key:
         self.health = Health()
         self.quota = Quota()
         self.cap = Cap()
+        self.crowding = Crowding()
         self.running = 0
+
+    @property
+    def bound(self) -> int | None:
+        """How many attempts it was found to bear or to serve at once; None: no bound was met."""
+        limits = [limit for limit in (self.cap.limit, self.crowding.limit) if limit is not None]
+        return int(min(limits)) if limits else None
+
+    def free(self, now: float) -> bool:
+        """Whether one more attempt may begin beside those that run and those for which a slot is kept."""
+        taken = self.running + sum(member.kept for member in self.members)
+        return self.cap.free(taken) and self.crowding.free(taken, now)
 
 
 class Member:
@@ -126,6 +139,10 @@ class Member:
             self._operations.move_to_end(operation)
         return general, own[0] if stream else own[1]
 
+    def all_records(self) -> list[Latency]:
+        """Return all records of how long its answers take."""
+        return [self.latency, self.first, *(record for both in self._operations.values() for record in both)]
+
     def normal(self, stream: bool, operation: str | None = None) -> float:
         """Return the seconds that an answer (its first piece, of a stream) may take before the model is thought to hang."""
         record = self.record(stream, operation)
@@ -162,7 +179,7 @@ class Lane:
                 return False
         return (
             (parallel is None or member.running < parallel)
-            and (key.cap.limit is None or key.cap.free(key.running + sum(m.kept for m in key.members)))
+            and ((key.cap.limit is None and key.crowding.limit is None) or key.free(now))
             and not (self.metered and self.fits_at(now, need) > now)
         )
 
@@ -180,6 +197,11 @@ class Lane:
     def metered(self) -> bool:
         """Whether anything is known about what its quota holds."""
         return self.quota.known or self.key.quota.known
+
+    @property
+    def bounded(self) -> bool:
+        """Whether only so many attempts run on it at once."""
+        return self.member.config.parallel is not None or self.key.bound is not None
 
     def fits_at(self, now: float, need: Need | None = None) -> float:
         """Return when its quota has room for a request, as far as is known; ``now`` if at once."""

@@ -15,7 +15,7 @@ from llmbroker.health import BROKEN, HANGING, HOUR, RATE_LIMITED, Dice, Health, 
 from llmbroker.learning import Beliefs
 from llmbroker.limits import Credit, Queue, Waiter
 from llmbroker.pool import Lane, Lease, Member, Need
-from llmbroker.router import HOPELESS, SURE, Entry, Move, Plan, Step, decide, plan
+from llmbroker.router import HOPELESS, SURE, Entry, Move, Passed, Plan, Step, decide, plan
 
 SPARED = 0.75
 """Of a quota with a known end, an attempt must have so large a part of the chance that it would have with the whole time."""
@@ -25,6 +25,10 @@ ALIKE = 1.5
 """Times of models that differ by less than this factor are alike: the better model counts."""
 DENIALS = 3
 """Refusals of single requests in a row, after which a lane rests."""
+MOMENT = 0.02
+"""Seconds after which a call looks again at a slot that it left to others."""
+IN_LINE = 2.0
+"""By which factor an answer took longer than usual under a bound for it to have stood in line before."""
 CROWD = 64
 """So many calls are looked at, the oldest, to see who must have an answer first."""
 
@@ -76,6 +80,7 @@ class Desk:
                     _unkept(offered)
             made = self._plan(entries, ask, now)
             if fit is None and len(self.calls) > 1:
+                made = self._spared(made, ask, now)
                 fit = _sparing(ask) if made.steps and not self._holds(made, ask, now) else _nobody
             if fit is not None:
                 step = _quick(list(filter(fit, made.steps)), quick) if quick else next(filter(fit, made.steps), None)
@@ -114,6 +119,26 @@ class Desk:
             preference=ask.preference,
             dollars=self.dollars,
             limited=ask.limited,
+        )
+
+    def _spared(self, made: Plan, ask: Ask, now: float) -> Plan:
+        """Leave scarce slots, in which an answer would probably come too late, to waiting calls that have more time left.
+
+        A call does so once: when nobody took the slot, it looks again in a moment and takes it.
+        """
+        short = [step for step in made.steps if step.hope < SURE and step.lane.bounded and not _worth(step, ask)]
+        ask.yielded = bool(short) and not ask.yielded and self._awaited(ask, {step.lane.member.name for step in short})
+        if not ask.yielded:
+            return made
+        text = "its slots are for calls with more time left"
+        kept = [Passed(step.lane.member.name, "busy", text, now + MOMENT, True, value=0.0, surely=False) for step in short]
+        return Plan(tuple(step for step in made.steps if step not in short), (*made.passed, *kept))
+
+    def _awaited(self, ask: Ask, names: set[str]) -> bool:
+        """Whether a call that has more time left waits for a slot of one of these members."""
+        return any(
+            other.deadline > ask.deadline and other.waiter is not None and other.waiter.asleep and names & other.waiter.wants
+            for other in islice(self.calls.values(), CROWD)
         )
 
     def _holds(self, made: Plan, ask: Ask, now: float) -> bool:
@@ -181,7 +206,7 @@ class Desk:
             lane = lease.lane
             siblings = lane.key.members
             self._wake((lane.member,), 1 + more, now)
-            if len(siblings) > 1 and (more or lane.key.cap.limit is not None):
+            if len(siblings) > 1 and (more or lane.key.bound is not None):
                 self._wake([m for m in siblings if m is not lane.member], 1 + more, now)
 
     # -- what came of it -------------------------------------------------------------------------------------------------
@@ -207,7 +232,20 @@ class Desk:
                 lane.quota.used(lease.size, used)
                 lane.key.quota.used(lease.size, used)
             lane.key.cap.answered()
+            more += self._uncrowded(lease, now)
             self._release(lease, now, more)
+
+    def _uncrowded(self, lease: Lease, now: float) -> int:
+        """Learn how many the key serves at once; return how many more may begin for that."""
+        key = lease.lane.key
+        crowding = key.crowding
+        more = crowding.answered(lease.beside, key.running - 1, now - lease.started, now)
+        if crowding.news:
+            crowding.news = False
+            for member in key.members:
+                for record in member.all_records():
+                    record.forgive(IN_LINE * crowding.usual)
+        return more
 
     def began(self, lease: Lease, now: float) -> None:
         """The first piece of a stream arrived."""
@@ -358,10 +396,14 @@ def _sparing(ask: Ask) -> Callable[[Step], bool]:
             return False
         if not step.lane.metered or step.hope >= SURE:
             return True
-        record = step.lane.member.record(ask.need.stream, ask.operation)
-        return step.hope >= SPARED * record.hope(ask.deadline - ask.began)
+        return _worth(step, ask)
 
     return worth
+
+
+def _worth(step: Step, ask: Ask) -> bool:
+    record = step.lane.member.record(ask.need.stream, ask.operation)
+    return step.hope >= SPARED * record.hope(ask.deadline - ask.began)
 
 
 def _quick(steps: list[Step], seconds: Callable[[Step], float]) -> Step | None:

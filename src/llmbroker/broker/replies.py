@@ -66,6 +66,7 @@ class Ask:
         group_id: shared by the rows of this call.
         limits: those that concern it, once looked for. limited: why lanes are closed to it. holds: what its lanes hold.
         waits: the accounts in which it waits for room.
+        yielded: it left a scarce slot to calls that have more time left, when it looked last.
     """
 
     __slots__ = (
@@ -98,6 +99,7 @@ class Ask:
         "waits",
         "watched",
         "won",
+        "yielded",
     )
 
     def __init__(
@@ -136,6 +138,7 @@ class Ask:
         self.won = False
         self.step = STEP.get()
         self.watched = False
+        self.yielded = False
         self.numbers = itertools.count(1)
         self.group_id = new_id()
         self.last_id: dict[int, str] = {}

@@ -46,6 +46,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
         failures: incidents in a row.
         disabled, has_key: switched off by hand; a key was found.
         running: attempts under way. ``parallel``: the most at once, or None.
+        at_once: how many at once its key was found to serve, or None: no bound was met.
         quality: believed quality without regard to the operation. ``weight``: of the model list. ``ratings``: that count.
         seconds: half of its last answers came within that time, or None.
         provider, model, key_source: who serves what with which key (where it was found, never its value).
@@ -63,6 +64,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     has_key: bool = True
     running: int = 0
     parallel: int | None = None
+    at_once: int | None = None
     quality: float = 0.0
     weight: float = 0.0
     ratings: float = 0.0
@@ -195,6 +197,7 @@ def state_of(entry: Entry, *, now: float, wall: float, quality: float, ratings: 
         has_key=lane is not None,
         running=member.running,
         parallel=member.config.parallel,
+        at_once=lane.key.bound if lane is not None else None,
         quality=quality,
         weight=member.config.weight,
         ratings=ratings,
