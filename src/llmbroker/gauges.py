@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from llmbroker.providers.meters import Kind, Meter
 
@@ -46,6 +47,10 @@ LARGE = 4000.0
 TOGETHER = 2
 """Times that a window must have counted down across models before they are taken to share it."""
 REMEMBERED = 256
+
+
+Statement: TypeAlias = tuple[Sequence[Meter], float, float]
+"""Windows, when the attempt began whose reply states them, and when that came."""
 
 
 class Gauge:
@@ -203,9 +208,10 @@ class Gauges:
 
     Attributes:
         scarce: whether so little is left that it must be counted.
+        last: the newest statement: its windows, when its attempt began, when it came.
     """
 
-    __slots__ = ("_counted", "_extra", "_gauges", "_origin", "_slack", "_sure", "scarce")
+    __slots__ = ("_counted", "_extra", "_gauges", "_origin", "_slack", "_sure", "last", "scarce")
 
     def __init__(self) -> None:
         self._gauges: dict[str, Gauge] = {}
@@ -215,10 +221,13 @@ class Gauges:
         self._origin = 0
         self._sure = TOGETHER
         self.scarce = False
+        self.last: Statement | None = None
 
     def state(self, meters: Sequence[Meter], started: float, now: float, origin: int = 0) -> None:
         """Take what a reply states. ``origin``: of which of several models, where that matters; 0: of the only one."""
         gauges = self._gauges
+        if self.last is None or started >= self.last[1]:
+            self.last = (meters, started, now)
         if origin:
             self._compare(meters, started, origin)
         for meter in meters:

@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.broker.worlds import Face, World, ladder, member, ok, refuse
+from tests.broker.worlds import Face, World, ladder, member, ok, refuse, streamed
+from tests.choosing.parts import lane
 
-from llmbroker.broker.notes import Told
+from llmbroker.broker.notes import Stated, Told, take
 from llmbroker.errors import StoreError, UnknownCallError
 from llmbroker.journal import Journal, Rating, open_store, utc
 from llmbroker.journal.tidings import Look, Since, Tidings
+from llmbroker.providers.meters import Meter
 
 MESSAGE = "hi"
 CORRUPT = {
@@ -22,6 +24,7 @@ CORRUPT = {
     "rest:member:b": b'{"word": "no such word", "until": 1e12, "incidents": 1, "by": "x"}',
     "rest:member:c": b'{"word": "error", "until": 1e999, "incidents": 1, "by": "x"}',
     "quota:lane:a": b'{"by": "x", "learnt": {"at": 1e300}}',
+    "gauge:lane:a": b'{"by": "x", "meters": [["r", "requests", -1e300]], "started": 0, "at": 1e300}',
     "lacks": b"[]",
     "no such kind:a": b"{}",
     "": b"",
@@ -52,6 +55,62 @@ def test_a_spent_quota_is_left_alone_by_the_other_within_a_second(face: Any, add
     assert other.chat(MESSAGE).llm_name == "b"
     assert world.asked.count("a") == asked
     assert other.snapshot()["a"].reason == "rate_limited"
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+def test_what_a_reply_states_to_be_left_is_known_to_the_other_within_a_second(face: Any, address: str, streaming: bool) -> None:
+    headers = {"x-ratelimit-limit-requests": "40", "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20s"}
+    answer = streamed("A") if streaming else ok("A")
+    world = World(a=msgspec.structs.replace(answer, headers={**answer.headers, **headers}), b=ok("B"))
+    one, other = face(world, ladder("a", "b"), journal=address), face(world, ladder("a", "b"), journal=address)
+    other.snapshot()
+    if streaming:
+        assert one.read(MESSAGE)[1].reply.llm_name == "a"
+    else:
+        assert one.chat(MESSAGE).llm_name == "a"
+    world.port.advance(1)
+    reply = other.chat(MESSAGE)
+    assert reply.llm_name == "b"
+    assert "its provider states 0 of 40 requests left" in reply.explain()
+    assert other.snapshot()["a"].quotas[0].limit == 40
+    assert world.asked.count("a") == 1
+    world.port.advance(21)
+    answer = ok("A")
+    world.then("a", msgspec.structs.replace(answer, headers={**answer.headers, **headers}))
+    assert other.chat(MESSAGE).llm_name == "a", "the window is open again"
+
+
+def test_a_quota_of_which_much_is_left_is_not_told(face: Any, address: str) -> None:
+    headers = {
+        "x-ratelimit-limit-requests": "4000",
+        "x-ratelimit-remaining-requests": "3000",
+        "x-ratelimit-reset-requests": "20s",
+    }
+    answer = ok("A")
+    world = World(a=msgspec.structs.replace(answer, headers={**answer.headers, **headers}))
+    one = face(world, ladder("a"), journal=address)
+    for _ in range(3):
+        one.chat(MESSAGE)
+        world.port.advance(1)
+    assert not [name for name in open_store(address).look(Since(0, 0, ())).notes if name.startswith("gauge")]
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        Stated("x", [Meter("r", "requests", float("nan"))], 0.0, 0.0),
+        Stated("x", [Meter("r", "requests", -1.0)], 0.0, 0.0),
+        Stated("x", [Meter("r", "requests", 0.0, 5.0, 1e13)], 0.0, 0.0),
+        Stated("x", [Meter("r", "requests", 0.0, 5.0, 20.0)], 0.0, 1e9),
+        Stated("x", [Meter("r", "requests", 0.0, 5.0, 20.0)], 10.0, 0.0),
+        Stated("x", [], 0.0, 0.0),
+    ],
+    ids=["no number", "less than nothing", "no reset ever", "from the future", "ended before it began", "nothing"],
+)
+def test_a_told_statement_that_cannot_be_true_holds_nothing_back(note: Stated) -> None:
+    one = lane("a")
+    assert not take(one, note, None, "me", 0.0, 0.0)
+    assert not one.metered
 
 
 def test_a_refused_key_rests_everywhere_and_its_value_is_nowhere(face: Any, address: str) -> None:

@@ -13,11 +13,15 @@ from typing import Any, TypeAlias
 import msgspec
 
 from llmbroker import health as illnesses
+from llmbroker.gauges import Statement
 from llmbroker.health import HOUR, Health, Illness
 from llmbroker.pool import Key, Lane, Member
+from llmbroker.providers.meters import Meter
 from llmbroker.quotas import Quota
 from llmbroker.windows import Learnt
 
+MINUTE = 60.0
+MOST_METERS, MOST_STATED = 16, 1e12
 SHORT = 0.5
 """A rest of so few seconds is over before others hear of it: it is not told."""
 _BY_WORD: dict[str, Illness] = {one.word: one for one in vars(illnesses).values() if isinstance(one, Illness)}
@@ -55,9 +59,18 @@ class Lacking(msgspec.Struct, frozen=True):
     too_long: int = 0
 
 
-Note: TypeAlias = Told | Taught | Capped | Lacking
+class Stated(msgspec.Struct, frozen=True):
+    """What a reply stated to be left of a quota of which little is left; when its attempt began, and when it came."""
+
+    by: str
+    meters: list[Meter]
+    started: float
+    at: float
+
+
+Note: TypeAlias = Told | Taught | Capped | Lacking | Stated
 Thing: TypeAlias = Member | Key | Lane
-_KINDS: dict[str, Any] = {"rest": Told, "quota": Taught, "cap": Capped, "lacks": Lacking}
+_KINDS: dict[str, Any] = {"rest": Told, "quota": Taught, "cap": Capped, "lacks": Lacking, "gauge": Stated}
 
 
 def read(name: str, value: bytes) -> Note | None:
@@ -91,9 +104,9 @@ def things(lane: Lane) -> Iterator[tuple[str, Thing]]:
     """Return the names of all notes about a lane, with what they are about."""
     member, key = lane.member, lane.key
     yield f"rest:member:{member.name}", member
-    for kind in ("rest", "quota", "cap"):
+    for kind in ("rest", "quota", "cap", "gauge"):
         yield f"{kind}:key:{key.mark}", key
-    for kind in ("rest", "quota", "lacks"):
+    for kind in ("rest", "quota", "lacks", "gauge"):
         yield f"{kind}:lane:{member.name}:{key.mark}", lane
 
 
@@ -106,6 +119,29 @@ def lacking(lane: Lane, me: str, shift: float) -> tuple[str, Lacking]:
     """Return the note on what a lane lacks."""
     lacks = {feature: until + shift for feature, until in lane.lacks.items()}
     return f"lacks:lane:{lane.member.name}:{lane.key.mark}", Lacking(me, lacks, lane.too_long)
+
+
+def stated(statement: Statement, me: str, shift: float) -> Stated:
+    """Return the note on what is left of a quota."""
+    meters, started, at = statement
+    return Stated(me, list(meters), started + shift, at + shift)
+
+
+def statement(thing: Thing) -> Statement | None:
+    """Return the newest statement about a quota, if there is one."""
+    gauges = None if isinstance(thing, Member) else thing.quota.gauges
+    return None if gauges is None else gauges.last
+
+
+def scarce(lane: Lane) -> Iterator[tuple[str, Statement]]:
+    """Return the names under which a lane's two quotas are told that state little to be left, with the newest statements."""
+    for name, quota in (
+        (f"gauge:key:{lane.key.mark}", lane.key.quota),
+        (f"gauge:lane:{lane.member.name}:{lane.key.mark}", lane.quota),
+    ):
+        gauges = quota.gauges
+        if gauges is not None and gauges.scarce and gauges.last is not None:
+            yield name, gauges.last
 
 
 def resting(health: Health, me: str, now: float, shift: float) -> Told | None:
@@ -126,6 +162,10 @@ def take(thing: Thing, note: Note, before: Note | None, me: str, now: float, shi
         return _take_rest(thing.health, note, before, me, now, shift)
     if isinstance(note, Taught):
         return not isinstance(thing, Member) and thing.quota.adopt(note.learnt, shift, now)
+    if isinstance(note, Stated):
+        if not isinstance(thing, Member):
+            _take_statement(thing.quota, note, now, shift)
+        return False
     if isinstance(note, Capped):
         if isinstance(thing, Key) and thing.cap.limit is None and note.limit is not None and 1.0 <= note.limit <= 64.0:
             thing.cap.limit = note.limit
@@ -137,6 +177,18 @@ def take(thing: Thing, note: Note, before: Note | None, me: str, now: float, shi
         if note.too_long > 0:
             thing.too_long = min(thing.too_long or note.too_long, note.too_long)
     return False
+
+
+def _take_statement(quota: Quota, note: Stated, now: float, shift: float) -> None:
+    started, at = note.started - shift, note.at - shift
+    meters = [meter for meter in note.meters[:MOST_METERS] if _can_be(meter)]
+    if meters and started <= at <= now + MINUTE and at - started <= HOUR:
+        quota.stated(meters, started, at)
+
+
+def _can_be(meter: Meter) -> bool:
+    amounts = (meter.left, meter.limit or 0.0, meter.reset or 0.0, meter.period or 0.0, meter.rough)
+    return all(0.0 <= amount <= MOST_STATED for amount in amounts)  # NaN is none of these
 
 
 def _take_rest(health: Health, told: Told, before: Note | None, me: str, now: float, shift: float) -> bool:

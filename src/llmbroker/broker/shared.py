@@ -11,6 +11,8 @@ once, by who met it. So what one process finds out, the others follow within a s
   The counts of the others are laid to the own ones. What they sent since they were last heard of is not known; each process
   takes it that they did as much as itself, so that several together keep a window that is known. The bound: where the others
   suddenly do more, a window can be overrun by what they send in ``2 * EVERY`` seconds, once.
+* *Statements*: of a quota of which a reply states that little is left, the newest statement is told, with what is sent on it
+  since then by each process for itself: several together may overrun it by what they send between two trades.
 * *Ratings* are rows; new ones move the beliefs here as if they had been given here. A call that is rated anew, or whose rating
   is one's own, is not counted twice.
 * *Switches*: what changes in the store is followed. A switch that could not be stored is written later.
@@ -32,6 +34,7 @@ from llmbroker.broker.counts import EVERY, Counts
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.keys import Lanes
 from llmbroker.broker.notes import Note
+from llmbroker.gauges import Statement
 from llmbroker.health import Verdict
 from llmbroker.io import Port
 from llmbroker.journal import Journal, Store, new_id
@@ -75,6 +78,8 @@ class Shared:
         self._unsaid: dict[str, bool] = {}
         self._suspects: list[Lane] = []
         self._counts = Counts(self._me)
+        self._stated: dict[str, Statement] = {}
+        self._unstated: dict[str, Statement] = {}
         self.trouble = ""
         """Why the last look failed, or ""."""
         journal.brokers += 1
@@ -141,15 +146,22 @@ class Shared:
 
     async def well(self, lane: Lane) -> None:
         """An attempt was answered: tell what is well again, and what was sent, if nobody is left who will do so soon."""
-        if not self._rests and not self._counts.met:
+        gauges, of_key = lane.quota.gauges, lane.key.quota.gauges
+        states = (gauges is not None and gauges.scarce) or (of_key is not None and of_key.scarce)
+        if not self._rests and not self._counts.met and not states:
+            return
+        if self.off:
             return
         now = self._port.now()
         with self._desk.lock:
+            for name, statement in notes.scarce(lane) if states else ():
+                if self._stated.get(name) is not statement:
+                    self._stated[name] = self._unstated[name] = statement
             for name, health in notes.healths(lane):
                 if health.room is None and self._rests.pop(name, None) is not None:
                     self._heard.pop(name, None)
                     self._note(name, notes.well(self._me))
-        shares = lane.quota.own is not None or lane.key.quota.own is not None
+        shares = states or lane.quota.own is not None or lane.key.quota.own is not None
         if self._pending or (shares and (now >= self._next or len(self._desk.calls) <= 1)):
             await self._trade(now)
 
@@ -200,6 +212,9 @@ class Shared:
     async def _exchange(self, store: Store, now: float) -> bool:
         with self._desk.lock:
             self._look_after()
+            for name, statement in self._unstated.items():
+                self._note(name, notes.stated(statement, self._me, self._shift))
+            self._unstated.clear()
             pending, self._pending = self._pending | self._counts.learnt(self._shift), {}
             sent, stale = self._counts.sent(now, self._shift)
             unsaid = dict(self._unsaid)
@@ -283,6 +298,8 @@ class Shared:
         for name, thing in notes.things(lane):
             if (found := fresh.get(name)) is not None:
                 taken = notes.take(thing, *found, self._me, now, self._shift)
+                if isinstance(found[0], notes.Stated) and (said := notes.statement(thing)) is not None:
+                    self._stated[name] = said  # it is not told back
                 news = taken or news
                 if isinstance(found[0], notes.Taught):
                     quota: Quota = thing.quota  # type: ignore[union-attr]
