@@ -27,7 +27,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         steps: model calls. tool_calls: executed tool calls. calls_of: executed calls of single tools, by name.
         tokens, input_tokens, output_tokens: of all model calls together; calls that report none count as none.
-        cost: US dollars, by the price list; calls without a known price count as free.
+        cost: US dollars, by the declared price or the price list.
+        unknown_price: what a model call counts towards ``cost`` where nobody knows its price: ``"refuse"`` to go on after one,
+            ``"free"``, or dollars for a call.
         seconds: wall time of the loop; it also ends a model call or a tool that is under way.
         result_characters: characters of all tool results together; what goes beyond is cut out of the result.
         concurrency: tool calls that run at the same time.
@@ -42,6 +44,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost: float | None = None
+    unknown_price: str | float = "refuse"
     seconds: float | None = None
     result_characters: int | None = None
     concurrency: int | None = None
@@ -58,6 +61,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, (int, float)) or not 0 < value < math.inf):
                 raise InvalidRequestError(f"{name} is a number above 0, not {value!r}.", argument=name)
+        price = self.unknown_price
+        if price not in ("refuse", "free") and (
+            isinstance(price, (str, bool)) or not isinstance(price, (int, float)) or not 0 <= price < math.inf
+        ):
+            raise InvalidRequestError(
+                f"unknown_price is refuse, free, or dollars for a call, not {price!r}.", argument="unknown_price"
+            )
         calls_of = self.calls_of
         if not isinstance(calls_of, Mapping) or not all(
             isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in calls_of.values()
@@ -116,9 +126,16 @@ class Ledger:
             limit = getattr(budget, name)
             if limit is not None and getattr(spent, name) >= limit:
                 return name
+        if self.blind:
+            return "cost"
         if budget.seconds is not None and now - self.began >= budget.seconds:
             return "seconds"
         return self.parent.exhausted(now) if self.parent is not None else None
+
+    @property
+    def blind(self) -> bool:
+        """Whether a call was made whose price nobody knows, of a budget that refuses to go on then."""
+        return self.budget.cost is not None and self.budget.unknown_price == "refuse" and self.spent.unpriced > 0
 
     def reserve_step(self) -> None:
         """Count a model call that is about to be made."""
@@ -153,7 +170,8 @@ class Ledger:
         spent.input_tokens += sent
         spent.output_tokens += made
         spent.tokens += sent + made
-        spent.cost += cost or 0.0
+        unknown = self.budget.unknown_price
+        spent.cost += cost if cost is not None else 0.0 if isinstance(unknown, str) else unknown
         spent.unpriced += cost is None
         if self.parent is not None:
             self.parent.add(usage, cost)

@@ -52,6 +52,39 @@ def test_what_is_not_known_is_counted_as_not_known() -> None:
     assert (ledger.spent.tokens, ledger.spent.cost, ledger.spent.unpriced) == (3, 0.25, 1)
 
 
+@pytest.mark.parametrize(
+    ("policy", "spent", "limit"), [("refuse", 0.25, "cost"), ("free", 0.25, None), (0.5, 0.75, None), (0.8, 1.05, "cost")]
+)
+def test_a_call_of_unknown_price_counts_as_the_budget_says(policy: Any, spent: float, limit: str | None) -> None:
+    ledger = Ledger(Budget(cost=1.0, unknown_price=policy), None, 0.0)
+    ledger.add(Usage(3, 4), 0.25)
+    assert ledger.exhausted(0.0) is None
+    ledger.add(Usage(3, 4), None)
+    assert ledger.spent.cost == pytest.approx(spent)
+    assert ledger.exhausted(0.0) == limit
+
+
+def test_a_call_of_unknown_price_inside_a_tool_counts_as_the_outer_budget_says() -> None:
+    outer = Ledger(Budget(cost=1.0), None, 0.0)
+    inner = Ledger(Budget(steps=5, unknown_price="free"), outer, 0.0)
+    inner.add(Usage(3, 4), None)
+    assert inner.exhausted(0.0) == "cost"
+    assert not inner.blind
+    assert outer.blind
+
+
+def test_without_a_limit_of_cost_no_price_need_be_known() -> None:
+    ledger = Ledger(Budget(steps=5), None, 0.0)
+    ledger.add(Usage(3, 4), None)
+    assert ledger.exhausted(0.0) is None
+
+
+@pytest.mark.parametrize("wrong", ["never", -1.0, True, float("nan"), float("inf"), None])
+def test_a_policy_for_unknown_prices_that_means_nothing_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="unknown_price is refuse, free"):
+        Budget(cost=1.0, unknown_price=wrong)
+
+
 def test_the_nearest_deadline_counts_and_time_goes_on_after_a_pause() -> None:
     parent = Ledger(Budget(seconds=10), None, 100.0)
     assert Ledger(Budget(seconds=50), parent, 105.0).deadline == 110.0

@@ -508,6 +508,17 @@ def test_cost_is_counted_by_the_price_list() -> None:
     assert caught.value.spent.cost == 6.0
 
 
+def test_a_loop_whose_cost_is_limited_ends_after_a_call_that_nobody_can_price(loop: Face) -> None:
+    with pytest.raises(BudgetError, match=r"Nobody knows what a call of .* costs, so the loop's budget of 5 dollars") as caught:
+        go(loop, [calls(("echo", '{"n": 1}')), says("done")], [echo], budget=Budget(cost=5.0))
+    assert "unknown_price" in (caught.value.hint or "")
+    assert caught.value.spent.unpriced == 1
+    reply = go(loop, [calls(("echo", '{"n": 1}')), says("done")], [echo], budget=Budget(cost=5.0, unknown_price="free"))
+    assert reply.text == "done"
+    reply = go(loop, [calls(("echo", '{"n": 1}')), says("done")], [echo], budget=Budget(cost=5.0, at_limit="stop"))
+    assert reply.tool_loop.stop == "budget"
+
+
 @pytest.mark.parametrize(
     "wrong", [{"steps": 0}, {"cost": -1}, {"seconds": float("inf")}, {"at_limit": "explode"}, {"tokens": 1.5}]
 )

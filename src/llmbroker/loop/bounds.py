@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from llmbroker import prices
+from llmbroker.budget import Ledger
 from llmbroker.errors import BudgetError, InvalidRequestError, LLMTimeoutError, NoLLMAvailableError
 from llmbroker.exchange import Reply, tool_set
 from llmbroker.loop.approval import PauseLoop, PendingCall
@@ -127,6 +128,8 @@ def cost_of(run: Run, reply: Any) -> float | None:
         return None
     at = datetime.fromtimestamp(run.port.time(), UTC)
     deployment = getattr(run.caller, "_deployment", None)
+    if deployment is not None and not deployment.base_url.startswith("http"):
+        return 0.0  # a model that runs in this process costs nothing
     if deployment is not None:
         return prices.cost(usage, at=at, model=deployment.model, provider=deployment.provider.id, base_url=deployment.base_url)
     name, engine = getattr(reply, "llm_name", None), getattr(run.caller, "_engine", None)
@@ -135,7 +138,11 @@ def cost_of(run: Run, reply: Any) -> float | None:
         config = next((member.config for member in engine.lanes.members if member.name == name), None)
     if config is None:
         return None
-    return prices.cost(usage, at=at, model=config.model, provider=config.provider, base_url=config.base_url, price=config.price)
+    cost = prices.cost(usage, at=at, model=config.model, provider=config.provider, base_url=config.base_url, price=config.price)
+    if cost is None and engine is not None:
+        urls = [lane.deployment.base_url for lane in engine.lanes.all() if lane.member.name == name]
+        return 0.0 if urls and not any(url.startswith("http") for url in urls) else None
+    return cost
 
 
 # -- between the steps ---------------------------------------------------------------------------------------------------------
@@ -222,6 +229,18 @@ def spent(run: Run, limit: str) -> BudgetError:
     """Return the error that says which limit is reached."""
     assert run.ledger is not None
     sums = run.ledger.snapshot(run.port.now())
+    ledger: Ledger | None = run.ledger
+    while ledger is not None and not (limit == "cost" and ledger.blind):
+        ledger = ledger.parent
+    if ledger is not None:
+        name = getattr(run.last_reply, "llm_name", None) or getattr(run.last_reply, "model", None) or "the model"
+        return BudgetError(
+            f"Nobody knows what a call of {name} costs, so the loop's budget of {ledger.budget.cost:g} dollars cannot be kept.",
+            limit=limit,
+            reply=run.last_reply,
+            spent=sums,
+            hint='Declare its price (LLMConfig(price=...)), or say how it counts: Budget(unknown_price="free"), or dollars.',
+        )
     return BudgetError(
         f"The budget of the loop is used up: {limit}, after {sums.steps} model calls and {sums.tool_calls} tool calls.",
         limit=limit,
