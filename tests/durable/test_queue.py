@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.durable.worker import STEPS, queue_of  # noqa: E402 - the packages ab
 
 from llmbroker.durable import Queue  # noqa: E402 - the packages above may be missing
 from llmbroker.durable.queue import LOCKS  # noqa: E402 - the packages above may be missing
-from llmbroker.errors import ConfigurationError, UnknownCallError  # noqa: E402 - the packages above may be missing
+from llmbroker.errors import ConfigurationError, InvalidRequestError, LLMTimeoutError, UnknownCallError  # noqa: E402 - the packages above may be missing
 from llmbroker.loop import Paused  # noqa: E402 - the packages above may be missing
 from llmbroker.messages import validate  # noqa: E402 - the packages above may be missing
 
@@ -139,6 +140,20 @@ def test_what_is_no_queue_and_no_run_is_refused(queue: Queue) -> None:
         queue.state("nobody")
     with pytest.raises(ConfigurationError):
         Queue("postgresql://x/y").work()
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "10", None, True])
+def test_a_time_to_wait_that_is_none_is_refused(queue: Queue, timeout: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="timeout is a number of seconds, 0 or more"):
+        queue.result("no matter which", timeout=timeout)
+
+
+def test_a_run_that_nobody_takes_is_waited_for_as_long_as_was_said(queue: Queue) -> None:
+    run = queue.submit("weather", "Hi")
+    with pytest.raises(LLMTimeoutError, match="not done after 0 seconds"):
+        queue.result(run, timeout=0)
+    with pytest.raises(LLMTimeoutError, match=r"not done after 0.3 seconds"):
+        queue.result(run, timeout=0.3)
 
 
 def test_an_agent_that_nobody_knows_fails_its_run(queue: Queue, url: str, tmp_path: Path) -> None:

@@ -608,6 +608,20 @@ def test_a_decision_fits_no_other_call(loop: Face, change: str) -> None:
     assert ran == []
 
 
+def test_an_answer_that_belongs_to_another_run_is_refused_and_one_that_was_given_before_is_not(loop: Face) -> None:
+    ran, tools = guarded()
+    paused = go(loop, [calls(("delete", '{"path": "a"}', "c1"))], tools)
+    strange = go(loop, [calls(("delete", '{"path": "a"}', "c9"))], tools).pending[0].approve()
+    with pytest.raises(InvalidRequestError, match="the call 'c9' belongs to another run: in this one these wait: 'c1'"):
+        go(loop, [], tools, paused, answers=[strange])
+    assert ran == []
+    first = paused.pending[0].approve()
+    again = go(loop, [calls(("delete", '{"path": "b"}', "c2"))], tools, paused, answers=[first])
+    reply = go(loop, [says()], tools, again, answers=[first, again.pending[0].approve()])
+    assert ran == ["a", "b"]
+    assert validate(reply.messages) == []
+
+
 def test_a_yes_in_the_history_is_no_yes(loop: Face) -> None:
     ran, tools = guarded()
     call = {"id": "c1", "type": "function", "approved": True, "function": {"name": "delete", "arguments": '{"path": "a"}'}}

@@ -33,6 +33,7 @@ from llmbroker.loop.approval import Decision, Paused
 from llmbroker.loop.execute import INTERRUPTED
 from llmbroker.loop.faces import run_tool_loop
 from llmbroker.tools import FunctionTool, ToolHistory, ToolLoop, ToolRow, made_tools, tool
+from llmbroker.transports.blocking import BlockingIO
 
 log = logging.getLogger("llmbroker.durable")
 
@@ -96,8 +97,9 @@ class Queue:
         self._look_every = look_every
         self._agents: dict[str, Agent] = {}
         self._client: Any = None
+        self._made_by = 0
         self._over = threading.Event()
-        self.executor = f"{os.getpid()}-{new_id()}"
+        self.executor = ""
 
     def agent(self, name: str) -> Callable[[Agent], Agent]:
         """Register a function that says how runs of this name are made.
@@ -141,17 +143,19 @@ class Queue:
 
         Raises:
             LLMTimeoutError: it is not done within ``timeout`` seconds.
+            InvalidRequestError: ``timeout`` is no number of seconds.
             UnknownCallError: there is no such run.
             Exception: what ended the run.
         """
-        pause = threading.Event()
-        for _ in range(max(1, int(timeout / 0.1))):
-            state = self.state(run_id)
-            if state not in ("ENQUEUED", "PENDING", "DELAYED"):
-                break
-            pause.wait(0.1)
-        else:
-            raise LLMTimeoutError(f"The run {run_id!r} is not done after {timeout:g} seconds; it goes on.")
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+            raise InvalidRequestError(f"timeout is a number of seconds, 0 or more, not {timeout!r}.", argument="timeout")
+        clock, pause = BlockingIO(), threading.Event()
+        until = clock.now() + timeout
+        while self.state(run_id) in ("ENQUEUED", "PENDING", "DELAYED"):
+            left = until - clock.now()
+            if left <= 0:
+                raise LLMTimeoutError(f"The run {run_id!r} is not done after {timeout:g} seconds; it goes on.")
+            pause.wait(min(0.1, left))
         text = self._connected().retrieve_workflow(run_id).get_result()
         return _opened(msgspec.json.decode(text, type=_Answer))
 
@@ -167,8 +171,9 @@ class Queue:
         return str(found[0].status)
 
     def _connected(self) -> Any:
-        if self._client is None:
+        if self._client is None or self._made_by != os.getpid():  # a connection of the parent is not ours
             dbos = _dbos()
+            self._made_by = os.getpid()
             self._reached().close()  # DBOS would end the program
             dbos.run_dbos_database_migrations(self._url)  # a queue that nobody has worked on yet has no tables
             self._client = dbos.DBOSClient(system_database_url=self._url)
@@ -205,6 +210,7 @@ class Queue:
             raise ConfigurationError("A worker needs agents.", hint="Register one: @queue.agent('name').")
         dbos = _dbos()
         alive = self._reached()
+        self.executor = f"{os.getpid()}-{new_id()}"  # a process that works is one worker, whoever made the queue
         try:
             alive.execute("SELECT pg_advisory_lock(%s, %s)", (LOCKS, _number(self.executor)))
             dbos.DBOS(

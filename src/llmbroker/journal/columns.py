@@ -10,10 +10,13 @@ import itertools
 import os
 import random
 from collections.abc import Sequence
+from operator import itemgetter
+from types import NoneType
 from typing import Any
 
+from llmbroker.errors import StoreError
 from llmbroker.exchange import Usage
-from llmbroker.journal.records import EPOCH, Call, from_micros
+from llmbroker.journal.records import EPOCH, Call, damaged, from_micros
 
 COLUMNS = (
     "seq", "id", "ts", "llm_name", "status", "group_id", "attempt", "retry_of", "scope", "operation", "trace_id", "provider",
@@ -21,6 +24,12 @@ COLUMNS = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens", "total_tokens",
     "first_event_ms", "latency_ms", "cost", "currency", "key_source",
 )  # fmt: skip
+_READ = (*COLUMNS, "score")
+_COUNTED = (6, 15, 16, 17, *range(21, 30), 32)
+_WORDS = (1, 3, 4, 5, *range(7, 15), *range(18, 21), 30, 31)
+_counts, _words = itemgetter(*_COUNTED), itemgetter(*_WORDS)
+_NUMBERS = frozenset((int, float, bool, NoneType))
+_TEXTS = frozenset((str, NoneType))
 _NO_USAGE = Usage()
 _LOW = 10
 _LAST = 2**63 - 1
@@ -99,7 +108,13 @@ def to_row(call: Call) -> tuple[Any, ...]:
 
 
 def from_row(row: Sequence[Any]) -> Call:
-    """Return the call of a row: the ``COLUMNS``, score, score_ts and, where they were asked for, request and response."""
+    """Return the call of a row: the ``COLUMNS``, score, score_ts and, where they were asked for, request and response.
+
+    Raises:
+        StoreError: the row is damaged; SQLite keeps a text where a number belongs.
+    """
+    if not (_NUMBERS.issuperset(map(type, _counts(row))) and _TEXTS.issuperset(map(type, _words(row)))):
+        raise _damaged(row)
     score, score_ts = row[32], row[33]
     tokens = row[21:27]
     return Call(
@@ -135,3 +150,9 @@ def from_row(row: Sequence[Any]) -> Call:
         response=row[35] if len(row) > 35 else None,
         cursor=str(row[0]),
     )
+
+
+def _damaged(row: Sequence[Any]) -> StoreError:
+    kinds = [*((place, _NUMBERS, "number") for place in _COUNTED), *((place, _TEXTS, "text") for place in _WORDS)]
+    place, what = next((place, what) for place, kinds_of, what in kinds if type(row[place]) not in kinds_of)
+    return damaged(row[place], f"{what} for {_READ[place]}")

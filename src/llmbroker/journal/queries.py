@@ -11,7 +11,7 @@ from typing import Any
 from llmbroker.errors import InvalidRequestError
 from llmbroker.exchange import Usage
 from llmbroker.journal.columns import COLUMNS, seq_from
-from llmbroker.journal.records import GROUPINGS, Quantiles, Query, Stats, from_micros, to_micros
+from llmbroker.journal.records import GROUPINGS, Quantiles, Query, Stats, damaged, from_micros, to_micros
 from llmbroker.messages import shown
 
 _NEWEST = "FROM llmbroker_ratings r WHERE r.call_id = c.id ORDER BY r.ts DESC, r.seq DESC LIMIT 1"
@@ -138,7 +138,10 @@ def quality(query: Query, key: str, p: str) -> tuple[str, list[Any]]:
 
 def day_name(key: str) -> str:
     """Return the date of a day's number since 1970."""
-    return from_micros(int(key) * _DAY).date().isoformat()
+    try:
+        return from_micros(int(key) * _DAY).date().isoformat()
+    except ValueError as error:
+        raise damaged(key, "day") from error
 
 
 def assemble(
@@ -148,17 +151,23 @@ def assemble(
     firsts: Sequence[Sequence[Any]],
     rated: Sequence[Sequence[Any]],
 ) -> dict[str, Stats]:
-    """Return the sums by group out of the rows of the four statements, the groups in order of their names."""
-    slow = {row[0]: Quantiles(*row[1:4]) for row in latencies}
-    first = {row[0]: Quantiles(*row[1:4]) for row in firsts}
+    """Return the sums by group out of the rows of the four statements, the groups in order of their names.
+
+    Raises:
+        StoreError: a row is damaged.
+    """
+    slow = {row[0]: _quantiles(row) for row in latencies}
+    first = {row[0]: _quantiles(row) for row in firsts}
     marks = {row[0]: (row[1], row[2]) for row in rated}
     groups: dict[str, list[Sequence[Any]]] = {}
     for row in counted:
+        if not isinstance(row[0], str):
+            raise damaged(row[0], f"text for {by}")
         groups.setdefault(row[0], []).append(row)
     out: dict[str, Stats] = {}
     for key in sorted(groups):
         rows = groups[key]
-        last = max(rows, key=lambda row: row[13])
+        last = max(rows, key=lambda row: from_micros(row[13]))
         count, mean = marks.get(key, (0, None))
         out[day_name(key) if by == "day" else key] = Stats(
             total=sum(row[2] for row in rows),
@@ -171,11 +180,18 @@ def assemble(
             first_event=first.get(key, Quantiles()),
             rated=count,
             quality=mean,
-            first_at=from_micros(min(row[12] for row in rows)),
+            first_at=min(from_micros(row[12]) for row in rows),
             last_at=from_micros(last[13]),
             last_status=last[1],
         )
     return out
+
+
+def _quantiles(row: Sequence[Any]) -> Quantiles:
+    for value in row[1:4]:
+        if value is not None and not isinstance(value, (int, float)):
+            raise damaged(value, "number of milliseconds")
+    return Quantiles(*row[1:4])
 
 
 def _added(values: Sequence[Any]) -> Any:

@@ -67,11 +67,14 @@ def from_micros(micros: int) -> datetime:
     try:
         return EPOCH + timedelta(microseconds=micros)
     except (TypeError, OverflowError) as error:
-        raise StoreError(
-            f"A row of the journal is damaged: {micros!r:.40} is no time.",
-            reason="corrupt",
-            hint="Choose later rows with since=.",
-        ) from error
+        raise damaged(micros, "time") from error
+
+
+def damaged(value: Any, what: str) -> StoreError:
+    """Return the error that says that a value of a row is not what it is to be."""
+    return StoreError(
+        f"A row of the journal is damaged: {value!r:.40} is no {what}.", reason="corrupt", hint="Choose later rows with since=."
+    )
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag="call"):

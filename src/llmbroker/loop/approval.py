@@ -8,7 +8,7 @@ checked again like new ones; only then does a decision count.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -132,6 +132,20 @@ class Approvals:
             if answer.id in self._given:
                 raise InvalidRequestError(f"Two answers are given for the call {answer.id!r}.", argument="answers")
             self._given[answer.id] = answer
+
+    def check(self, paused: Paused, ids: Iterable[str]) -> None:
+        """See that the answers belong to this run; what was decided and done before is no mistake.
+
+        Raises:
+            InvalidRequestError: an answer is about a call that never was in it.
+        """
+        strange = sorted(set(self._given) - {call.id for call in paused.pending} - set(ids))
+        if strange:
+            waiting = ", ".join(repr(call.id) for call in paused.pending) or "none"
+            raise InvalidRequestError(
+                f"The answer about the call {strange[0]!r} belongs to another run: in this one these wait: {waiting}.",
+                argument="answers",
+            )
 
     def known(self, call: PendingCall) -> Decision | None:
         """Return the decision about exactly this call, or None."""

@@ -167,6 +167,8 @@ class Run:
         paused = isinstance(messages, Paused)
         if options.approve is not None or options.answers is not None:
             self.approvals = Approvals(options.approve, options.answers)
+            if paused:
+                self.approvals.check(messages, used_ids(self.history))
         if options.stop_when is not None:
             self.stop_when = _callables(options.stop_when, "stop_when")
         if options.output is not None:
