@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmbroker import replay
 from llmbroker.errors import ConfigurationError, StoreError
 from llmbroker.journal import Journal, Query, is_store, open_store
 from llmbroker.journal.columns import COLUMNS
@@ -88,7 +90,11 @@ DAMAGE = {
     "a time that is none": "UPDATE llmbroker_calls SET ts = 'x'",
     "a time that cannot be": "UPDATE llmbroker_calls SET ts = 9000000000000000000",
     "the version": "UPDATE llmbroker_schema SET version = 'x'",
+    "a text for a duration": "UPDATE llmbroker_calls SET latency_ms = 'x'",
+    "a text for the wait for a first event": "UPDATE llmbroker_calls SET first_event_ms = 'x'",
+    "bytes for a name": "UPDATE llmbroker_calls SET llm_name = x'ff00'",
 }
+NO_NUMBERS = ("latency_ms", "first_event_ms", "cost", "input_tokens", "total_tokens", "http_status", "attempt", "step")
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
@@ -103,6 +109,35 @@ def test_what_is_damaged_is_an_error_of_the_store(damage: str, database: Path) -
         store.calls(ANY, limit=1)
     with pytest.raises(StoreError, match="damaged"):
         store.stats(ANY)
+    store.close()
+
+
+@pytest.mark.parametrize("column", NO_NUMBERS)
+def test_a_text_where_a_number_belongs_is_an_error_of_the_store_that_names_the_column(column: str, database: Path) -> None:
+    store = open_store(database)
+    store.record([make_call()])
+    store.close()
+    with sqlite3.connect(database) as db:
+        db.execute(f"UPDATE llmbroker_calls SET {column} = 'x'")
+    db.close()
+    with pytest.raises(StoreError, match=f"damaged: 'x' is no number for {column}"):
+        store.calls(ANY, limit=1)
+    with pytest.raises(StoreError, match=f"damaged: 'x' is no number for {column}"):
+        replay(database)
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["'x'", "9e999"])
+@pytest.mark.parametrize("by", ["day", "all"])
+def test_one_damaged_time_among_good_ones_is_an_error_of_the_store(damage: str, by: Any, database: Path) -> None:
+    store = open_store(database)
+    store.record([make_call(), make_call(status="timeout")])
+    store.close()
+    with sqlite3.connect(database) as db:
+        db.execute(f"UPDATE llmbroker_calls SET ts = {damage} WHERE status = 'timeout'")
+    db.close()
+    with pytest.raises(StoreError, match="damaged"):
+        store.stats(ANY, by=by)
     store.close()
 
 
