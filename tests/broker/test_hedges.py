@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.broker.worlds import World, hang, member, ok
 
 MESSAGE = "hi"
@@ -52,3 +53,17 @@ def test_of_models_that_are_about_as_quick_the_better_one_helps(face: Any) -> No
     for _ in range(30):
         broker.chat(MESSAGE, wait=25)
     assert broker.chat(MESSAGE, wait=25).text == "B"
+
+
+@pytest.mark.parametrize(("saved", "text"), [(0.0, "SLOW"), (5.0, "B")])
+def test_help_of_a_model_that_was_free_all_the_time_is_paid_for(face: Any, saved: float, text: str) -> None:
+    world = World(a=[*[ok("A", delay=1)] * 30, ok("SLOW", delay=18)], b=ok("B", delay=1))
+    broker = face(world, [member("a", 0.9), member("b", 0.8)])
+    broker.disable_llm("a")
+    for _ in range(6):
+        broker.chat(MESSAGE, wait=25)
+    broker.enable_llm("a")
+    for _ in range(30):
+        broker.chat(MESSAGE, wait=25)
+    broker.broker._engine.desk.credit.saved = saved
+    assert broker.chat(MESSAGE, wait=25).text == text

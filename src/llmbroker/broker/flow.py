@@ -268,12 +268,13 @@ class Race:
         now = self._core.port.now()
         if self._back <= now < (turn := self._turn()):
             return turn  # calls with less time came meanwhile
-        if len(self.jobs) < BESIDE:
-            quicker = await self.widen(
-                "it comes back and is much quicker", again=True, fit=self._better(now), quick=self._quickest
-            )
-            if quicker is None:
+        back = now >= self._back
+        if len(self.jobs) < BESIDE and (back or desk.may_hedge()):
+            why = "it comes back and is much quicker" if back else "it is much quicker than what the first one still needs"
+            if await self.widen(why, again=True, fit=self._better(now), quick=self._quickest) is None:
                 return self._look_at(now)
+            if not back:
+                desk.credit.refund()
         hedge_at = self._hedge_at()
         if len(self.jobs) < HEDGED and hedge_at is not None and now >= hedge_at and desk.may_hedge():
             slow = await self.widen("the first one takes long", again=True, fit=self._worth(now), quick=self._quickest)
