@@ -301,7 +301,6 @@ class Gauges:
         worst, words = now, ""
         for gauge in self._gauges.values():
             sent = self._sizes(gauge.kind)
-            sent = self._sizes(gauge.kind)
             at = gauge.opens(now, self.size(gauge.kind, characters), sent)
             if at > worst:
                 of = f" of {gauge.limit:,.0f}" if gauge.limit is not None else ""
@@ -321,8 +320,8 @@ class Gauges:
         if self._slack <= 0.0 and self.sure:
             self.scarce = True
 
-    def refused(self, started: float) -> None:
-        """The attempt that began then was not let in: it took nothing."""
+    def forget(self, started: float) -> None:
+        """The attempt that began then took nothing: it did not go out, or was refused."""
         for entry in self._counted:
             if entry[0] == started:
                 self._counted.remove(entry)

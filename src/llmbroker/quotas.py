@@ -122,7 +122,7 @@ class Quota:
 
     def _when_full(self, now: float) -> float:
         """Return when a window that is known well and full has room again."""
-        full = most = max(self._counts) + 1
+        full = most = max(self._counts) + 1  # one more than was let in, lest a limit that was raised is never found
         period, seen = self.window.best()
         if self.others:
             full = max(1, full - self._unheard())
@@ -182,14 +182,13 @@ class Quota:
             self.gauges.state(meters, started, now, origin)
 
     def unsent(self, reserved: float, started: float, now: float) -> None:
-        """An attempt that was to go out then did not."""
+        """An attempt that began then took nothing: it did not go out, or was refused."""
         self.settle(reserved, 0.0, now)
-        self._forget(started)
-
-    def _forget(self, started: float) -> None:
         for sent in (self._sent, self.own):
             if sent is not None and started in sent:
                 sent.remove(started)
+        if self.gauges is not None:
+            self.gauges.forget(started)
 
     def forget(self, now: float) -> None:
         """Let bad luck fade: what nobody tries for long is as likely let in as anything."""
@@ -236,11 +235,9 @@ class Quota:
         """
         self.no_takes += 0.3 * (min(2.0 * (now - started) + 0.1, 5.0) - self.no_takes)
         self.learnt = now
-        self._forget(started)
-        if self.gauges is not None:
-            self.gauges.refused(started)
+        self.unsent(reserved, started, now)
         self.last_no = max(self.last_no, started)
-        exact = self._drains(words, stated, characters, reserved, now)
+        exact = self._drains(words, stated, characters, now)
         if exact is not None or stated is not None:
             self._spent = None
             return exact
@@ -265,15 +262,13 @@ class Quota:
         period, seen = self.window.best()
         return max(moment, self.window.arc(period, refused)[0] - period) if seen >= 2 else moment
 
-    def _drains(self, words: str, stated: float | None, characters: int, reserved: float, now: float) -> float | None:
+    def _drains(self, words: str, stated: float | None, characters: int, now: float) -> float | None:
         found = _STATED.search(words)
         if found is None:
             return None
         limit, used, requested = (float(number.replace(",", "")) for number in found.groups())
         over = used + requested - limit
         wait = _wait_in(words) or stated
-        if self.bucket is not None and reserved:
-            self._take(-reserved, now)
         if over <= 0 or not wait or not limit > 0 or requested > limit or wait > 900.0:
             return None
         if self.bucket is None:

@@ -47,6 +47,14 @@ def test_a_lone_model_is_waited_for_exactly_until_its_window_opens(face: Any) ->
     assert [at for at, _, _ in world.hits] == [0.0, 20.0 + LATE]
 
 
+def test_what_the_key_refused_took_nothing_of_what_its_model_has_left(face: Any) -> None:
+    world = World(a=[stating(ok("A", delay=1.0), **left(1)), refuse(429, retry_after="1"), ok("A")])
+    broker = face(world, ladder("a"))
+    for _ in range(2):
+        assert broker.chat(MESSAGE, wait=30).text == "A"
+    assert [at for at, _, _ in world.hits] == [0.0, 1.0, 2.0]
+
+
 def test_a_window_that_opens_too_late_fails_at_once_and_says_when(face: Any) -> None:
     world = World(a=stating(ok("A"), **left(0, "2m0s")))
     broker = face(world, ladder("a"))

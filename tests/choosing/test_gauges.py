@@ -51,6 +51,12 @@ def test_a_refused_attempt_took_nothing() -> None:
     assert quota.opens(5.0, 0) == 5.0
 
 
+def test_an_attempt_that_was_never_made_took_nothing() -> None:
+    quota = told(meter(1))
+    quota.unsent(quota.send(1.0, 0), 1.0, 1.0)
+    assert quota.opens(2.0, 0) == 2.0
+
+
 def test_windows_of_requests_and_tokens_hold_back_each_for_itself() -> None:
     quota = told(meter(10), meter(100, 6000, 12.0, kind="tokens"))
     assert quota.opens(1.0, 400) == 1.0

@@ -125,6 +125,17 @@ def test_what_is_refused_for_ever_is_asked_ever_less_often() -> None:
 SAID = "Rate limit reached on tokens per minute (TPM): Limit 8000, Used 7000, Requested 2500. Please try again in 11.25s."
 
 
+def test_what_was_refused_is_not_in_the_bucket_whatever_the_refusal_says() -> None:
+    quota = Quota()
+    quota.refused(0.0, 0.1, 4.0, "Limit 6000, Used 5900, Requested 500. Please try again in 4s.", 2000, quota.send(0.0, 2000))
+    assert quota.bucket is not None
+    before = quota.bucket.level(10.0)
+    reserved = quota.send(10.0, 2000)
+    assert quota.bucket.level(10.0) == before + reserved > before
+    quota.refused(10.0, 10.0, 2.0, "Too many requests", 2000, reserved)
+    assert quota.bucket.level(10.0) == before
+
+
 def test_a_refusal_that_states_its_numbers_makes_a_bucket() -> None:
     quota = Quota()
     again = quota.refused(0.0, 0.1, 12.0, SAID, 0, 0.0)

@@ -308,8 +308,10 @@ class Desk:
                 lane.quota.unsent(lease.of_lane, lease.started, now)
                 key.quota.unsent(lease.of_key, lease.started, now)
                 return
-        of_key = verdict.where == "key"
-        quota, reserved = (key.quota, lease.of_key) if of_key else (lane.quota, lease.of_lane)
+        quota, reserved, other, kept = key.quota, lease.of_key, lane.quota, lease.of_lane
+        if verdict.where != "key":
+            quota, reserved, other, kept = other, kept, quota, reserved
+        other.unsent(kept, lease.started, now)  # the other of the two did not refuse, but nothing was taken of it
         stated = verdict.stated
         if stated is not None and getattr(error, "limit", None) == "day" and health.room is not None:
             # A day's quota whose provider names a wait of a minute: obeyed and refused again, it is not believed as often.
