@@ -17,8 +17,9 @@ from llmbroker.credentials import Secret
 from llmbroker.errors import ProviderError
 from llmbroker.providers import table
 from llmbroker.providers.base import Deployment
+from llmbroker.providers.meters import reset_seconds
 from llmbroker.providers.refusal import decode_error, error_body
-from llmbroker.providers.waits import reset_seconds, seconds
+from llmbroker.providers.waits import seconds
 from llmbroker.wire import HTTPReply
 
 KEY = "sk-canary-0123456789"
@@ -509,6 +510,23 @@ def test_the_window_that_refused_is_named() -> None:
     assert reset_seconds(both, "requests") == (9.0, "requests")
     assert reset_seconds({"x-ratelimit-reset-requests-day": "9"}) == (9.0, "day")
     assert reset_seconds({"content-type": "x"}) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({"ratelimit": '"default";r=0;t=30'}, (30.0, "requests")),
+        ({"ratelimit": "limit=10, remaining=0, reset=30"}, (30.0, "requests")),
+        ({"ratelimit": '"m";r=3;t=30, "d";r=0;t=4000', "ratelimit-policy": '"m";q=10;w=60, "d";q=50;w=86400'}, (4000.0, "day")),
+        ({"ratelimit": '"a";r=9;t=5, "b";r=0;t=20', "ratelimit-policy": '"b";q=99;qu="tokens"'}, (20.0, "tokens")),
+        ({"ratelimit": '"default";r=0'}, (None, None)),
+    ],
+)
+def test_a_refusal_states_its_window_in_the_notations_of_the_drafts(
+    headers: dict[str, str], found: tuple[float | None, str | None]
+) -> None:
+    assert reset_seconds(headers) == found
+    assert refused(429, {"error": {"message": "slow down"}}, headers=headers).retry_after == found[0]
 
 
 @given(st.text(max_size=40))

@@ -1,4 +1,4 @@
-"""Meters: what the headers of a good reply state about the quotas that it was counted in.
+"""Meters: what the headers of a reply state about the quotas that it was counted in, or that refused it.
 
 Four families of notations, whoever uses them: ``x-ratelimit-remaining-requests`` (also without a unit, with ``-day`` or
 ``-minute`` behind it, with the reset as ``1m2.5s``, as seconds, as an epoch in seconds or milliseconds, or with
@@ -201,3 +201,53 @@ def _items(text: str) -> list[tuple[str, dict[str, str]]]:
         if name or facts:
             out.append((name, facts))
     return out
+
+
+# -- of a refusal --------------------------------------------------------------------------------------------------------
+
+_RESET = re.compile(r"^(?:x-|anthropic-)?ratelimit(?:bysize)?-(?:reset-?(?P<after>.*)|(?P<before>.+)-reset)$")
+
+
+def reset_seconds(headers: Mapping[str, str], limit: str | None = None) -> tuple[float | None, str | None]:
+    """Return when the window that refused opens again, and which it is (requests, tokens, day), from rate-limit headers.
+
+    The window with nothing left is the one that refused; where none says so, the one that the error names (``limit``), else
+    the one that opens first.
+    """
+    open_at: dict[str, float] = {}
+    empty: dict[str, float] = {}
+    for name, text in headers.items():
+        found = _RESET.match(name)
+        wait = seconds(text, headers=headers) if found else None
+        if found is None or wait is None:
+            continue
+        window = found["after"] or found["before"] or ""
+        open_at[window] = wait
+        if _left(headers, name) == 0:
+            empty[window] = wait
+    for meter in _structured(headers) if "ratelimit" in headers else ():
+        if meter.reset is not None:
+            window = f"{meter.name} {'day' if meter.period == _SPANS['day'] else meter.kind}"
+            open_at[window] = meter.reset
+            if meter.left == 0:
+                empty[window] = meter.reset
+    for group, choose in ((empty, max), ({w: s for w, s in open_at.items() if limit and limit in w}, max), (open_at, min)):
+        if group:
+            window = choose(group, key=lambda name: group[name])
+            return group[window], _window(window) if group is not open_at or len(open_at) == 1 else None
+    return None, None
+
+
+def _left(headers: Mapping[str, str], reset: str) -> float | None:
+    text = headers.get(reset.replace("reset", "remaining"))
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def _window(name: str) -> str | None:
+    for word in ("day", "token", "request"):
+        if word in name:
+            return word if word == "day" else f"{word}s"
+    return None

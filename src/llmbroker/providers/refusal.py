@@ -28,6 +28,7 @@ from llmbroker.errors import (
     UnsupportedFeatureError,
 )
 from llmbroker.providers.base import Deployment, request_id
+from llmbroker.providers.meters import reset_seconds
 from llmbroker.providers.refusal_words import (
     CODES,
     PHRASES,
@@ -37,7 +38,7 @@ from llmbroker.providers.refusal_words import (
     WINDOWS,
     ErrorClass,
 )
-from llmbroker.providers.waits import reset_seconds, seconds
+from llmbroker.providers.waits import seconds
 from llmbroker.wire import HTTPReply
 
 JSON: TypeAlias = dict[str, Any]
