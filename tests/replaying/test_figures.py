@@ -16,6 +16,10 @@ from tests.replaying.worlds import DIFFERENT, DOMINATED, T0, TWO, Truth, journal
 from llmbroker import Broker, ConfigurationError, InvalidRequestError, LLMConfig, StoreError
 from llmbroker.journal import Call, Journal, Rating, Store, open_store, utc
 from llmbroker.replaying import replay
+from llmbroker.replaying.measure import Comparison
+from llmbroker.replaying.policies import always
+from llmbroker.replaying.rows import gather
+from llmbroker.replaying.run import _Means, _Run
 from llmbroker.transports.replay import Answer
 
 # -- what the figures say --------------------------------------------------------------------------------------------------
@@ -36,6 +40,20 @@ def test_answers_beyond_the_budget_are_none() -> None:
     assert near(fixed.answered, 1 - 2.718281828**-1)
     assert max(ours.p95.value, fixed.p95.value) <= 10.0
     assert any("took longer than 10 s" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("rated", [0.0, 0.1, 1.0])
+def test_models_are_chosen_by_the_figure_by_which_they_are_judged(rated: float) -> None:
+    unrated = {("unrated", kind): Truth() for _, kind in DIFFERENT}
+    rows = journal({**DIFFERENT, **unrated}, 600, rated=rated)
+    rows = [msgspec.structs.replace(row, score=None) if row.llm_name == "unrated" else row for row in rows]
+    material = gather(rows, since=None, operation=None, pool=None)
+    half = _Run(material, ["best-fixed"], 60.0, 2, 0).first
+    for model in material.models:
+        episodes = always(half, model, 60.0)
+        judged = Comparison(half, {model: episodes}, seed=0).figure(model, "good")
+        assert judged is not None
+        assert _Means(half, episodes).good == pytest.approx(judged.value)
 
 
 def test_costs_that_are_not_known_are_told_and_not_counted_as_nothing() -> None:

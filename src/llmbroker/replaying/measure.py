@@ -38,6 +38,8 @@ Z = 1.959964
 LINEAR = ("good", "answered", "quality", "cost", "attempts")
 QUANTILES = {"p50": 0.5, "p95": 0.95}
 _BOUNDS = {"good": (0.0, 1.0), "answered": (0.0, 1.0), "quality": (0.0, 1.0)}
+NEUTRAL = 0.5
+"""How good an answer is where no answer at all was rated."""
 _THOUGHT = (0.0, 0.0, 1.0, 1.0)
 
 Slot: TypeAlias = tuple[int, int]
@@ -50,6 +52,36 @@ class Figure(msgspec.Struct, frozen=True):
     value: float
     low: float
     high: float
+
+
+def quality_of(world: World, episode: Episode) -> float | None:
+    """Return the quality of an answer: its own rating, its judge's, else the mean of the model's; None: nobody knows."""
+    if not _ratable(world, episode):
+        return None
+    ratings = world.ratings(str(episode.model), episode.kind)
+    if not ratings:
+        return None
+    if episode.score is not None:
+        return episode.score
+    if episode.judge is not None:
+        return world.facts[episode.judge].score
+    return mean_rating(world, ratings)
+
+
+def _ratable(world: World, episode: Episode) -> bool:
+    return episode.answered and episode.model is not None and episode.kind in world.rated_kinds
+
+
+def mean_rating(world: World, ratings: Sequence[int]) -> float:
+    """Return the mean of the ratings at these places."""
+    return math.fsum(world.facts[place].score or 0.0 for place in ratings) / len(ratings)
+
+
+def good(world: World, episode: Episode, quality: float | None, neutral: float = NEUTRAL) -> float:
+    """Return how good an episode's answer is: in work that nobody rates, an answer is a good one."""
+    if not episode.answered or episode.kind not in world.rated_kinds:
+        return float(episode.answered)
+    return neutral if quality is None else quality
 
 
 class Blocks:
@@ -122,26 +154,22 @@ class Sample:
         return sum(uses.values()) ** 2 / squares if squares else 0.0
 
     def _judge(self, episode: Episode) -> float | None:
-        """Return the quality of an answer: its own rating, its judge's, else the mean of the model's; None: nobody knows."""
-        if not episode.answered or episode.model is None or episode.kind not in self._world.rated_kinds:
+        """Return the quality of an answer, and note by what it is judged."""
+        if not _ratable(self._world, episode):
             return None
-        known = (episode.model, episode.kind)
-        ratings = self._world.ratings(*known)
-        if not ratings:
+        quality = quality_of(self._world, episode)
+        if quality is None:
             self.unjudged += episode.weight / self.weight
             return None
+        known = (str(episode.model), episode.kind)
         self._judged[known] = self._judged.get(known, 0.0) + episode.weight
         if episode.score is not None:
-            return episode.score
+            return quality
         if episode.judge is not None:
             self._judges.setdefault(known, []).append((episode.judge, episode.weight))
-            return self._world.facts[episode.judge].score
-        self._filled[known] = self._filled.get(known, 0.0) + episode.weight
-        return self._mean(ratings)
-
-    def _mean(self, ratings: Sequence[int]) -> float:
-        facts = self._world.facts
-        return math.fsum(facts[place].score or 0.0 for place in ratings) / len(ratings)
+        else:
+            self._filled[known] = self._filled.get(known, 0.0) + episode.weight
+        return quality
 
     # -- sums ------------------------------------------------------------------------------------------------------------
 
@@ -166,15 +194,9 @@ class Sample:
                 found[block] *= more[stratum]
 
     def _good(self, qualities: Sequence[float | None]) -> list[float]:
-        """Return how good each episode's answer is.
-
-        In work that nobody rates an answer is a good one; an answer of a model that nobody rated is as good as the mean.
-        """
-        rated, neutral = self._world.rated_kinds, self._neutral()
-        return [
-            float(e.answered) if e.kind not in rated else e.answered * (neutral if quality is None else quality)
-            for e, quality in zip(self._episodes, qualities, strict=True)
-        ]
+        """Return how good each episode's answer is; that of a model that nobody rated is as good as the mean."""
+        neutral = self._neutral()
+        return [good(self._world, e, quality, neutral) for e, quality in zip(self._episodes, qualities, strict=True)]
 
     def _expected(self) -> list[float | None]:
         """Return the qualities with the judges' mean in place of each: what is chance in these is the judges' influence."""
@@ -190,7 +212,7 @@ class Sample:
     def _neutral(self) -> float:
         known = [(quality, e.weight) for quality, e in zip(self._quality, self._episodes, strict=True) if quality is not None]
         total = sum(weight for _, weight in known)
-        return sum(quality * weight for quality, weight in known) / total if total else 0.5
+        return sum(quality * weight for quality, weight in known) / total if total else NEUTRAL
 
     def _ratio(
         self,
@@ -247,7 +269,7 @@ class Sample:
                 continue
             for known, weight in self._judged.items():
                 ratings = self._world.ratings(*known)
-                mean = self._mean(ratings)
+                mean = mean_rating(self._world, ratings)
                 filled = self._filled.get(known, 0.0)
                 for place in ratings:
                     found[blocks.of[place]] += filled / under * ((facts[place].score or 0.0) - mean) / len(ratings)

@@ -12,7 +12,7 @@ from typing import Any
 from llmbroker.catalog import LLMConfig
 from llmbroker.errors import InvalidRequestError
 from llmbroker.journal import utc
-from llmbroker.replaying.measure import LINEAR, QUANTILES, Comparison
+from llmbroker.replaying.measure import LINEAR, QUANTILES, Comparison, good, quality_of
 from llmbroker.replaying.policies import Episode, always, at_random, recorded
 from llmbroker.replaying.pool import Played
 from llmbroker.replaying.result import ModelRows, Policy, Replayed
@@ -218,7 +218,7 @@ class _Means:
     def __init__(self, world: World, episodes: Sequence[Episode]) -> None:
         total = sum(episode.weight for episode in episodes) or 1.0
         self.answered = sum(e.weight for e in episodes if e.answered) / total
-        self.good = sum(e.weight * _good(world, e) for e in episodes) / total
+        self.good = sum(e.weight * good(world, e, quality_of(world, e)) for e in episodes) / total
         priced = [episode for episode in episodes if episode.cost is not None]
         weight = sum(episode.weight for episode in priced)
         self.priced = weight / total
@@ -231,14 +231,3 @@ class _Means:
             if passed >= half:
                 self.seconds = seconds
                 break
-
-
-def _good(world: World, episode: Episode) -> float:
-    if not episode.answered or episode.model is None:
-        return 0.0
-    if episode.kind not in world.rated_kinds:
-        return 1.0
-    if episode.score is not None:
-        return episode.score
-    ratings = world.ratings(episode.model, episode.kind)
-    return sum(world.facts[place].score or 0.0 for place in ratings) / len(ratings) if ratings else 0.5
