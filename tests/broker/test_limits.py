@@ -26,7 +26,7 @@ from llmbroker import (
 )
 from llmbroker.broker.engine import request_of
 from llmbroker.errors import ConfigurationError, LLMTimeoutError, ServerError, StoreError, StreamInterruptedError
-from llmbroker.journal import open_store, worked
+from llmbroker.journal import Journal, open_store, worked
 from llmbroker.journal.ledger import write_limits
 from llmbroker.prices import price_of
 from llmbroker.transports.replay import Answer
@@ -274,16 +274,33 @@ def test_what_a_provider_refused_is_given_back(face: Any, answer: Answer) -> Non
     assert nothing_held(broker)
 
 
-def test_a_request_sent_again_without_a_refused_parameter_is_one_attempt_of_a_limit(face: Any) -> None:
-    world = World(a=[refuse(400, "Unsupported parameter: 'temperature' is not supported.", code="unsupported_parameter"), ok()])
-    broker = face(world, ladder("a"), limits=[Limit(calls=5, window="day")])
-    try:
-        broker.chat("hi", params={"temperature": 0.1})
-    except Exception:
-        assert spent(broker) == {"calls": 0}
+def without_temperature(sent: dict[str, Any]) -> Answer:
+    """A model that knows no temperature."""
+    if "temperature" in sent:
+        return refuse(400, "Unsupported parameter: 'temperature' is not supported.", code="unsupported_parameter")
+    return streamed("hello", delay=1.0) if sent.get("stream") else ok(delay=1.0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("beside", [1, 3])
+def test_a_request_sent_again_without_a_refused_parameter_is_one_attempt_of_a_limit(
+    face: Any, stream: bool, beside: int, tmp_path: Path
+) -> None:
+    """Also where others run beside it while its row is written: each holds and settles its own."""
+    names = ("a", "b", "c")[:beside]
+    world = World(**dict.fromkeys(names, without_temperature))
+    journal = Journal(open_store(tmp_path / "j.db", full=True), clock=world.port.now, wall=world.port.time)
+    assert not journal.direct
+    broker = face(world, ladder(*names), journal=journal, limits=[Limit(calls=5, window="day")])
+    options = {"params": {"temperature": 0.1}, "fastest_of": beside}
+    if stream:
+        broker.read("hi", **options)
     else:
-        assert spent(broker) == {"calls": 1}
+        broker.chat("hi", **options)
+    if beside == 1:
+        assert world.asked == ["a", "a"]
     assert nothing_held(broker)
+    assert spent(broker) == {"calls": beside}
 
 
 # -- tokens and dollars --------------------------------------------------------------------------------------------------

@@ -166,11 +166,7 @@ class Core:
 
     async def mended(self, ask: Ask, row: Row, error: LLMBrokerError) -> Row:
         """A parameter was refused and the provider is asked again without it: close this request's row, open the next one's."""
-        holds, ask.holds = ask.holds, None  # the attempt goes on: what it holds is settled at its end
-        try:
-            await self.close_row(ask, row, "error", error=error)
-        finally:
-            ask.holds = holds
+        await self._write(self.row_of(ask, row, "error", error=error))  # the attempt goes on, with what it holds
         return self.begin(ask, row.lane)
 
     def row_of(
@@ -232,13 +228,16 @@ class Core:
         """Write the row of an attempt that ended; it is committed, or spooled, when this returns."""
         made = self.row_of(ask, row, status, **facts)
         try:
-            if self.journal.direct:
-                self.journal.record(made)
-            else:
-                await self.port.call(self.journal.record, made)
+            await self._write(made)
         finally:
             if ask.holds and (held := ask.holds.pop(id(row.lane), None)) is not None and self.accounts is not None:
                 await self.accounts.settle(held, row.lane, made, facts.get("error"))
+
+    async def _write(self, made: Call) -> None:
+        if self.journal.direct:
+            self.journal.record(made)
+        else:
+            await self.port.call(self.journal.record, made)
 
     async def failed(
         self, ask: Ask, lease: Lease, row: Row, error: LLMBrokerError, deadline: float, *, usage: Usage | None = None
