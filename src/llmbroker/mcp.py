@@ -26,6 +26,8 @@ from llmbroker.tools import File, FunctionTool, Image, ToolContext, tool
 JSON: TypeAlias = dict[str, Any]
 _CONNECTION_CLOSED = -32000
 """The code of a call whose connection ended, in the package's words."""
+_BY_HAND = ToolContext()
+"""What a call outside of any loop knows of one."""
 
 
 class MCPServer:
@@ -129,7 +131,7 @@ class MCPServer:
         return client(target, read_timeout_seconds=self._timeout)
 
     def tools(self, *, only: Sequence[str] | None = None, prefix: str = "", **rules: Any) -> list[FunctionTool]:
-        """Return the server's tools; connects if need be.
+        """Return the server's tools; connects if need be. Each can be called by hand, with its arguments as keywords.
 
         Args:
             only: names of those that are wanted; None: all.
@@ -137,7 +139,7 @@ class MCPServer:
             **rules: options of ``llmbroker.tool`` for all of them: ``timeout``, ``approval``, ``group`` and the others.
 
         Raises:
-            MCPError: the server cannot be reached, fails, or has no tool of a name in ``only``.
+            MCPError: the server cannot be reached, fails, or has no tool of a name in ``only``; also out of a call by hand.
         """
         self.open()
         found: list[Any] = []
@@ -165,9 +167,10 @@ class MCPServer:
         ]  # fmt: skip
 
     def _caller(self, name: str) -> Callable[..., Any]:
-        def called(*, llmbroker_context: ToolContext, **arguments: Any) -> Any:
+        def called(*, llmbroker_context: ToolContext = _BY_HAND, **arguments: Any) -> Any:
             return self._call(name, arguments, llmbroker_context)
 
+        called.__name__ = called.__qualname__ = name
         return called
 
     def _call(self, name: str, arguments: JSON, context: ToolContext) -> Any:

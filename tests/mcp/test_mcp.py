@@ -104,6 +104,30 @@ def test_a_server_s_tools_are_called_like_functions(server: MCPServer, kind: str
     assert "a: missing" in refused  # refused here: the server never saw it
 
 
+def test_a_server_s_tools_can_be_called_by_hand(server: MCPServer) -> None:
+    tools = {made.name: made for made in server.tools(prefix="my_", timeout=5)}
+    assert tools["my_add"](a=2) == "3"
+    assert tools["my_add"](a=2, b=3) == "5"
+    assert tools["my_slow"](steps=1) == "done"
+    assert tools["my_picture"]().media_type == "image/png"
+    with pytest.raises(MCPError, match="no way"):
+        tools["my_fail"](words="no way")
+    with pytest.raises(MCPError, match="required"):
+        tools["my_add"]()  # nothing is checked here: the server refuses it
+    with pytest.raises(TypeError, match=r"add\(\) takes 0 positional arguments"):
+        tools["my_add"](2)
+    server.close()
+    with pytest.raises(MCPError, match="is closed"):
+        tools["my_add"](a=2)
+    server.open()
+    assert tools["my_add"](a=2) == "3"
+
+
+async def test_a_server_s_tools_can_be_called_by_hand_beside_an_event_loop(server: MCPServer) -> None:
+    made = (await asyncio.to_thread(server.tools, only=["add"]))[0]
+    assert await asyncio.gather(*(asyncio.to_thread(made, a=number) for number in (1, 2, 3))) == ["2", "3", "4"]
+
+
 def test_names_can_be_chosen_and_prefixed_and_rules_hold(server: MCPServer) -> None:
     tools = server.tools(only=["add"], prefix="small_", approval=True)
     assert [made.name for made in tools] == ["small_add"]
