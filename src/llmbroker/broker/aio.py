@@ -8,10 +8,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from llmbroker.broker.caller import Caller, ChatOptions, picked
+from llmbroker.broker.caller import Caller, ChatOptions, given
 from llmbroker.broker.direct import MeteredStream, Turnstile, metered
 from llmbroker.broker.engine import Engine, request_of
-from llmbroker.broker.loops import AsyncLoopStream, given, loops
+from llmbroker.broker.loops import AsyncLoopStream, loops
 from llmbroker.broker.replies import PooledReply
 from llmbroker.broker.states import Snapshot
 from llmbroker.broker.streams import AsyncPooledStream
@@ -176,13 +176,7 @@ class AsyncBroker(Caller):
             NoLLMAvailableError: nobody answered; ``reason``, ``retry_at``, ``attempts`` and the text say why.
         """
         request = request_of(None, messages, tools, tool_choice, response_format, params, stream=False)
-        options = {
-            "operation": operation,
-            "trace_id": trace_id,
-            "wait": wait,
-            "fastest_of": fastest_of,
-            "prefer": prefer,
-        }
+        options = given(operation=operation, trace_id=trace_id, wait=wait, fastest_of=fastest_of, prefer=prefer)
         return await self._engine.chat(request, params, self._scope, options)  # type: ignore[no-any-return]
 
     def stream(
@@ -206,13 +200,7 @@ class AsyncBroker(Caller):
             StreamInterruptedError, LLMTimeoutError: while it is read, after the first piece, with the text so far.
         """
         request = request_of(prompt, messages, tools, tool_choice, response_format, params, stream=True)
-        options = {
-            "operation": operation,
-            "trace_id": trace_id,
-            "wait": wait,
-            "fastest_of": fastest_of,
-            "prefer": prefer,
-        }
+        options = given(operation=operation, trace_id=trace_id, wait=wait, fastest_of=fastest_of, prefer=prefer)
         return AsyncPooledStream(self._io, self._engine.source(request, params, self._scope, options))
 
     def run(
@@ -310,7 +298,9 @@ class AsyncBroker(Caller):
         At most ``limit`` of those that match everything given; ``since`` is an aware time, ``status`` and ``llm_name`` may be
         several; ``cursor``, of the last row of a page, goes on with the next.
         """
-        filters = picked(since, operation, trace_id, call_id, scope, status, llm_name)
+        filters = given(
+            since=since, operation=operation, trace_id=trace_id, call_id=call_id, scope=scope, status=status, llm_name=llm_name
+        )
         found: list[Call] = await self._io.call(self._engine.calls, limit=limit, cursor=cursor, **self._filters(filters))
         return found
 
@@ -326,7 +316,7 @@ class AsyncBroker(Caller):
         llm_name: str | Sequence[str] | None = None,
     ) -> dict[str, Stats]:
         """Return counts, tokens, cost, latencies and quality by model, or by provider, operation, scope, status, day, all."""
-        filters = picked(since, operation, trace_id, None, scope, status, llm_name)
+        filters = given(since=since, operation=operation, trace_id=trace_id, scope=scope, status=status, llm_name=llm_name)
         found: dict[str, Stats] = await self._io.call(self._engine.stats, by=by, **self._filters(filters))
         return found
 

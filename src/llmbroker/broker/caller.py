@@ -102,15 +102,6 @@ class Caller:
         return f"{type(self).__name__}(pool=[{shown}]{scope})"
 
 
-def picked(since: Any, operation: Any, trace_id: Any, call_id: Any, scope: Any, status: Any, llm_name: Any) -> dict[str, Any]:
-    """Return the filters that were given."""
-    given = {
-        "since": since,
-        "operation": operation,
-        "trace_id": trace_id,
-        "call_id": call_id,
-        "scope": scope,
-        "status": status,
-        "llm_name": llm_name,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+def given(**options: Any) -> dict[str, Any]:
+    """Return the arguments that were given."""
+    return {name: value for name, value in options.items() if value is not None}

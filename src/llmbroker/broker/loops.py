@@ -85,8 +85,3 @@ def loops() -> Loops:
     """Return the room of the loop, imported on first use."""
     found: Loops = plugs.loops()
     return found
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """Return the arguments of ``chat`` that were given."""
-    return {name: value for name, value in options.items() if value is not None}

@@ -8,10 +8,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from llmbroker.broker.caller import Caller, ChatOptions, picked
+from llmbroker.broker.caller import Caller, ChatOptions, given
 from llmbroker.broker.direct import MeteredDirectClient
 from llmbroker.broker.engine import request_of
-from llmbroker.broker.loops import LoopStream, given, loops
+from llmbroker.broker.loops import LoopStream, loops
 from llmbroker.broker.replies import PooledReply
 from llmbroker.broker.states import Snapshot
 from llmbroker.broker.streams import PooledStream
@@ -115,13 +115,7 @@ class Broker(Caller):
             NoLLMAvailableError: nobody answered; ``reason``, ``retry_at``, ``attempts`` and the text say why.
         """
         request = request_of(None, messages, tools, tool_choice, response_format, params, stream=False)
-        options = {
-            "operation": operation,
-            "trace_id": trace_id,
-            "wait": wait,
-            "fastest_of": fastest_of,
-            "prefer": prefer,
-        }
+        options = given(operation=operation, trace_id=trace_id, wait=wait, fastest_of=fastest_of, prefer=prefer)
         return self._io.drive(self._engine.chat(request, params, self._scope, options))  # type: ignore[no-any-return]
 
     def stream(
@@ -145,13 +139,7 @@ class Broker(Caller):
             StreamInterruptedError, LLMTimeoutError: while it is read, after the first piece, with the text so far.
         """
         request = request_of(prompt, messages, tools, tool_choice, response_format, params, stream=True)
-        options = {
-            "operation": operation,
-            "trace_id": trace_id,
-            "wait": wait,
-            "fastest_of": fastest_of,
-            "prefer": prefer,
-        }
+        options = given(operation=operation, trace_id=trace_id, wait=wait, fastest_of=fastest_of, prefer=prefer)
         return PooledStream(self._io, self._engine.source(request, params, self._scope, options))
 
     def run(
@@ -249,7 +237,9 @@ class Broker(Caller):
         At most ``limit`` of those that match everything given; ``since`` is an aware time, ``status`` and ``llm_name`` may be
         several; ``cursor``, of the last row of a page, goes on with the next.
         """
-        filters = picked(since, operation, trace_id, call_id, scope, status, llm_name)
+        filters = given(
+            since=since, operation=operation, trace_id=trace_id, call_id=call_id, scope=scope, status=status, llm_name=llm_name
+        )
         return self._engine.calls(limit=limit, cursor=cursor, **self._filters(filters))
 
     def stats(
@@ -264,7 +254,7 @@ class Broker(Caller):
         llm_name: str | Sequence[str] | None = None,
     ) -> dict[str, Stats]:
         """Return counts, tokens, cost, latencies and quality by model, or by provider, operation, scope, status, day, all."""
-        filters = picked(since, operation, trace_id, None, scope, status, llm_name)
+        filters = given(since=since, operation=operation, trace_id=trace_id, scope=scope, status=status, llm_name=llm_name)
         return self._engine.stats(by=by, **self._filters(filters))
 
     def snapshot(self) -> Snapshot:
