@@ -1108,7 +1108,14 @@ def newer(file: Path) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("spoil", [damage, newer])
+def misspell(file: Path) -> None:
+    store = open_store(file)
+    write_limits(store, [Limit(calls=3, window="month", name="few")])
+    store.transact(lambda db: db.execute("UPDATE llmbroker_limits SET config = '{'"))
+    store.close()
+
+
+@pytest.mark.parametrize("spoil", [damage, newer, misspell])
 def test_a_broker_whose_models_come_from_code_starts_without_its_store_and_reads_the_limits_later(
     face: Any, spoil: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

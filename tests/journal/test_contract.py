@@ -383,6 +383,17 @@ def test_a_damaged_model_list_is_named_with_what_to_do(store: Store) -> None:
     assert store.models() == []
 
 
+@pytest.mark.parametrize("text", ["{", '{"calls": -1}', '{"calls": "many"}'])
+def test_a_damaged_list_of_limits_is_an_error_of_the_store(store: Store, text: str) -> None:
+    write_limits(store, [Limit(calls=1)])
+    store.transact(lambda db: db.execute("UPDATE llmbroker_limits SET config = ?", (text,)))
+    with pytest.raises(StoreError, match=r"list of limits in .* is damaged") as caught:
+        read_limits(store)
+    assert caught.value.reason == "corrupt"
+    write_limits(store, [])
+    assert read_limits(store) == []
+
+
 def test_disabled_models_are_remembered(store: Store) -> None:
     store.set_disabled("a", True)
     store.set_disabled("b", True)

@@ -169,8 +169,8 @@ def _stored_limits(store: Store, *, needed: bool) -> tuple[Sequence[Limit], Stor
     """
     try:
         return read_limits(store), None
-    except (StoreError, msgspec.DecodeError) as error:
-        if isinstance(error, StoreError) and not needed:
+    except StoreError as error:
+        if not needed:
             return (), error
         raise ConfigurationError(
             f"The limits cannot be read from {store.where}: {error}", hint="Give them by limits=; limits=[] is none."

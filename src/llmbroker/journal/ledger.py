@@ -22,7 +22,7 @@ from llmbroker.catalog import Limit
 from llmbroker.errors import StoreError
 from llmbroker.journal.contract import Store
 from llmbroker.journal.statements import Statements
-from llmbroker.journal.tables import replace_list
+from llmbroker.journal.tables import read_list, replace_list
 
 T = TypeVar("T")
 KEPT = 7 * 86_400 * SECOND
@@ -138,10 +138,12 @@ class Ledger:
 
 
 def read_limits(store: Store, *, brief: bool = False) -> list[Limit]:
-    """Return the limits that are kept in a database, in their order."""
-    sql = "SELECT config FROM llmbroker_limits ORDER BY position"
-    rows = store.transact(lambda db: db.execute(sql).fetchall(), reads=True, brief=brief)
-    return [msgspec.json.decode(row[0], type=Limit) for row in rows]
+    """Return the limits that are kept in a database, in their order.
+
+    Raises:
+        StoreError: the store cannot be used, or a limit in it cannot be read.
+    """
+    return read_list(store, "llmbroker_limits", Limit, "list of limits", brief=brief)
 
 
 def write_limits(store: Store, limits: Sequence[Limit]) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from llmbroker.catalog import LLMConfig
 from llmbroker.errors import StoreError
+from llmbroker.journal.contract import Store
 from llmbroker.journal.statements import Statements
 
 T = TypeVar("T")
@@ -41,16 +42,7 @@ class Tables:
 
     def models(self) -> list[LLMConfig]:
         """Return the model list in its order."""
-        statement = "SELECT config FROM llmbroker_models ORDER BY position"
-        rows = self.transact(lambda db: db.execute(statement).fetchall(), reads=True)
-        try:
-            return [msgspec.json.decode(row[0], type=LLMConfig) for row in rows]
-        except (msgspec.DecodeError, TypeError) as error:
-            raise StoreError(
-                f"The model list in {self.where} is damaged: {error}.",
-                reason="corrupt",
-                hint="Store it again, or delete its rows.",
-            ) from error
+        return read_list(self, "llmbroker_models", LLMConfig, "model list")
 
     def set_models(self, models: Sequence[LLMConfig]) -> None:
         """Replace the whole model list, at once."""
@@ -90,6 +82,22 @@ class Tables:
             self._ask(
                 "INSERT INTO llmbroker_state VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value
             )
+
+
+def read_list(store: Tables | Store, table: str, kind: type[T], what: str, *, brief: bool = False) -> list[T]:
+    """Return the configurations of a table, in their order.
+
+    Raises:
+        StoreError: the store cannot be used, or one of them cannot be read.
+    """
+    statement = f"SELECT config FROM {table} ORDER BY position"  # noqa: S608 - our names
+    rows = store.transact(lambda db: db.execute(statement).fetchall(), reads=True, brief=brief)
+    try:
+        return [msgspec.json.decode(row[0], type=kind) for row in rows]
+    except (msgspec.DecodeError, TypeError) as error:
+        raise StoreError(
+            f"The {what} in {store.where} is damaged: {error}.", reason="corrupt", hint="Store it again, or delete its rows."
+        ) from error
 
 
 def replace_list(db: Statements, table: str, rows: Sequence[tuple[str, str]]) -> None:
