@@ -14,7 +14,7 @@ from llmbroker.allowances import REMEMBERED, Book, Demand, Hold, Settled
 from llmbroker.broker.counts import KEPT, Counts
 from llmbroker.journal import Journal, Rating, new_id, open_store, utc
 from llmbroker.journal.tidings import Sent, Since
-from llmbroker.providers import anthropic_stream, gemini_stream, openai_responses_stream, openai_usage
+from llmbroker.providers import anthropic_stream, gemini_stream, ollama, openai_responses_stream, openai_usage
 from llmbroker.providers.embeddings import _usage
 from llmbroker.quotas import Quota
 from llmbroker.transports.replay import Answer
@@ -29,6 +29,7 @@ READERS: dict[str, Any] = {
     "gemini": lambda n: gemini_stream.usage_of(
         {"promptTokenCount": n, "candidatesTokenCount": n, "totalTokenCount": n, "cachedContentTokenCount": n}
     ),
+    "ollama": lambda n: ollama._usage({"prompt_eval_count": n, "eval_count": n}),
     "embeddings": lambda n: _usage({"prompt_eval_count": n}),
 }
 
@@ -39,6 +40,13 @@ def test_a_count_of_tokens_that_cannot_be_one_is_not_stated(read: Any, value: An
     found = read(value)
     assert found is None or set(found.fields()) == {None}
     assert read(7).input_tokens in (7, 21)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=list(READERS))
+def test_a_count_that_is_written_with_a_point_is_a_count(read: Any) -> None:
+    assert repr(read(7.0)) == repr(read(7))
+    found = read(7.5)
+    assert found is None or set(found.fields()) == {None}
 
 
 @pytest.mark.parametrize(

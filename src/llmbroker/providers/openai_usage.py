@@ -35,15 +35,11 @@ _SELDOM = frozenset({*_CACHED, *_WRITTEN})
 """Names outside the details, which most servers do not use."""
 
 
-def _count(value: Any) -> int | None:
-    return whole_number(int(value) if isinstance(value, float) and value.is_integer() else value)
-
-
 def _first(table: JSON, names: tuple[str, ...]) -> int | None:
     for name in names:
         value = table.get(name)
         if value is not None:
-            found = _count(value)
+            found = whole_number(value)
             if found is not None:
                 return found
     return None
@@ -60,23 +56,23 @@ def _details(table: JSON, names: tuple[str, ...]) -> JSON:
 def read_usage(usage: JSON) -> Usage | None:
     """Return the normalised usage of one usage object, or None if it says nothing."""
     sent, made = _first(usage, _INPUT), _first(usage, _OUTPUT)
-    total = _count(usage.get("total_tokens"))
+    total = whole_number(usage.get("total_tokens"))
     of_input, of_output = _details(usage, _INPUT_DETAILS), _details(usage, _OUTPUT_DETAILS)
-    cached = _count(of_input.get("cached_tokens"))
+    cached = whole_number(of_input.get("cached_tokens"))
     written = _first(of_input, _WRITTEN) if of_input else None
     if not usage.keys().isdisjoint(_SELDOM):
         if cached is None:
             cached = _first(usage, _CACHED)
         if written is None:
             written = _first(usage, _WRITTEN)
-    reasoning = _count(of_output.get("reasoning_tokens"))
+    reasoning = whole_number(of_output.get("reasoning_tokens"))
     if reasoning is None:
-        reasoning = _count(usage.get("reasoning_tokens"))
+        reasoning = whole_number(usage.get("reasoning_tokens"))
     if sent is not None and made is not None:
         if total is None:
             total = sent + made
         elif total > sent + made:
-            sent, made = _added_up(sent, made, total, reasoning, _count(of_input.get("audio_tokens")))
+            sent, made = _added_up(sent, made, total, reasoning, whole_number(of_input.get("audio_tokens")))
     if sent is None and made is None and total is None:
         return None
     return Usage(sent, made, cached, written, reasoning, total)

@@ -68,4 +68,6 @@ MOST_COUNTED = 10**12
 
 def whole_number(value: Any) -> int | None:
     """Return a count of tokens as it stands in a body; None for anything else, also for what cannot be one."""
+    if type(value) is float and value.is_integer():
+        value = int(value)  # some servers write 12.0
     return value if type(value) is int and 0 <= value <= MOST_COUNTED else None
