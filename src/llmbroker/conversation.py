@@ -10,6 +10,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from llmbroker.errors import InvalidRequestError
+from llmbroker.files import replace
 from llmbroker.loop.approval import Paused
 from llmbroker.loop.faces import arun_tool_loop, astream_tool_loop, run_tool_loop, stream_tool_loop
 from llmbroker.loop.stream import AsyncToolLoopStream, ToolLoopStream
@@ -134,14 +135,14 @@ class Conversation:
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, at once: a reader sees the old one or the new one, never a half."""
-        target = Path(path)
-        beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            beside.write_text(self.to_json(), encoding="utf-8")
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        """Write it to a file, at once: a reader sees the old one or the new one, never a half.
+
+        A new file is readable by its owner alone; one that is there keeps its permissions.
+
+        Raises:
+            OSError: it cannot be written; what was there is untouched.
+        """
+        replace(Path(path), self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **loop: Any) -> Self:

@@ -29,6 +29,7 @@ from llmbroker.catalog.lists import (
     table_rows,
 )
 from llmbroker.errors import ConfigurationError
+from llmbroker.files import replace
 from llmbroker.io import Port
 from llmbroker.wire import HTTPRequest
 
@@ -134,11 +135,9 @@ def keep_catalog(data: bytes, home: str | Path, *, sha256: str | None = None) ->
     """
     path = Path(home) / FILE_NAME
     checked = read_catalog(data, source=str(path), sha256=sha256, known=_packaged())
-    part = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part.write_bytes(data)
-        part.replace(path)
+        replace(path, data)
     except OSError as error:
         raise ConfigurationError(f"The catalog cannot be kept in {home}: {error.strerror or error}.") from None
     return checked

@@ -13,6 +13,7 @@ from llmbroker.faces.cli.input import system_of
 from llmbroker.faces.cli.nokey import explained
 from llmbroker.faces.cli.output import money, note, usage_line
 from llmbroker.faces.cli.target import Target, add_target_arguments, open_target
+from llmbroker.files import replace
 
 COMMANDS = {
     "/exit": "end (also Ctrl-D)",
@@ -185,5 +186,5 @@ class _Talk:
             return
         import msgspec
 
-        Path(rest).expanduser().write_bytes(msgspec.json.format(msgspec.json.encode(self._messages), indent=2))
+        replace(Path(rest).expanduser(), msgspec.json.format(msgspec.json.encode(self._messages), indent=2))
         note(f"Saved {len(self._messages)} message(s) to {rest}.")

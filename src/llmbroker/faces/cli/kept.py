@@ -6,12 +6,12 @@ It is written when an answer came, over the one before, so that ``ask -c`` can g
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from llmbroker.errors import InvalidRequestError
 from llmbroker.faces.cli.output import note
+from llmbroker.files import replace
 from llmbroker.transports.model_store import data_home
 
 FILE_NAME = "last-conversation.json"
@@ -47,14 +47,10 @@ def keep(messages: list[dict[str, Any]]) -> None:
     import msgspec  # not Conversation: the loop behind it would be loaded for a few bytes
 
     path = kept_path()
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(msgspec.json.encode({"format": 1, "messages": messages, "paused": None}))
-        beside.replace(path)
+        replace(path, msgspec.json.encode({"format": 1, "messages": messages, "paused": None}))
     except (OSError, UnicodeEncodeError) as error:
-        beside.unlink(missing_ok=True)
         note(f"llmbroker: the conversation is not kept, so -c cannot go on with it: {error}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from llmbroker.errors import ConfigurationError, InvalidRequestError
 from llmbroker.faces.cli.journal import moment
 from llmbroker.faces.cli.output import local_time, print_json
 from llmbroker.faces.cli.rows import opened
+from llmbroker.files import replacing
 from llmbroker.journal import Journal
 
 HELP = {
@@ -103,24 +103,19 @@ def _copied(found: Journal, target: Path) -> int:
         raise ConfigurationError(
             "Only a SQLite journal is copied by this command.", hint="For PostgreSQL: pg_dump DATABASE > FILE."
         )
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if target.exists():
             raise ConfigurationError(f"{target} is there already.", hint="Name another file, or move that one away.")
-        os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        source, copy = sqlite3.connect(str(where), timeout=5.0), sqlite3.connect(str(beside))
-        try:
-            source.backup(copy, pages=512, sleep=0.01)
-            copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
-            if copy.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-                raise ConfigurationError(f"{where} is damaged, and so is its copy; nothing was kept.")
-            rows = int(copy.execute("SELECT count(*) FROM llmbroker_calls").fetchone()[0])
-        finally:
-            source.close()
-            copy.close()
-        beside.replace(target)
+        with replacing(target) as part:
+            source, copy = sqlite3.connect(str(where), timeout=5.0), sqlite3.connect(str(part))
+            try:
+                source.backup(copy, pages=512, sleep=0.01)
+                copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
+                if copy.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+                    raise ConfigurationError(f"{where} is damaged, and so is its copy; nothing was kept.")
+                return int(copy.execute("SELECT count(*) FROM llmbroker_calls").fetchone()[0])
+            finally:
+                source.close()
+                copy.close()
     except (OSError, sqlite3.Error) as error:
         raise ConfigurationError(f"{where} could not be copied to {target}: {error}.") from error
-    finally:
-        beside.unlink(missing_ok=True)
-    return rows
