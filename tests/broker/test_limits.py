@@ -774,6 +774,24 @@ def test_a_direct_stream_that_breaks_or_is_left_keeps_the_estimate(face: Any) ->
     assert nothing_held(broker)
 
 
+def test_a_direct_stream_that_is_closed_before_it_is_read_takes_nothing(face: Any) -> None:
+    world = World(d=streamed("one"))
+    broker = face(world, [], direct=[member("d")], limits=[Limit(calls=1)])
+    stream = broker.broker.direct("d").stream("hi")
+    if broker.kind == "sync":
+        stream.close()
+        assert list(stream) == []
+    else:
+
+        async def read() -> list[str]:
+            await stream.close()
+            return [piece async for piece in stream]
+
+        assert asyncio.run(read()) == []
+    assert (spent(broker), world.asked) == ({"calls": 0}, [])
+    assert nothing_held(broker)
+
+
 def test_without_limits_a_direct_client_is_the_plain_one() -> None:
     from llmbroker import DirectClient
 

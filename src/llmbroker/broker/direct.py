@@ -139,6 +139,7 @@ class MeteredStream:
         self._request = request
         self._deadline = deadline
         self._ask: Ask | None = None
+        self._over = False
 
     @property
     def reply(self) -> Reply | None:
@@ -147,6 +148,8 @@ class MeteredStream:
 
     async def next_events(self) -> list[Event]:
         """Return the next events; raises as ``ReplyStream`` does, and LimitReachedError before the first."""
+        if self._over:
+            return []
         turnstile = self._turnstile
         if self._ask is None:
             self._ask = await turnstile.enter(self._request, self._deadline)
@@ -165,6 +168,7 @@ class MeteredStream:
 
     async def close(self) -> None:
         """Stop."""
+        self._over = True
         self._stop()
         try:
             await self._inner.close()
