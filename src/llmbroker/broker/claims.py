@@ -109,7 +109,7 @@ class Claims:
 
     def _unknown(self, limit: Limit, lane: Lane, usage: Usage) -> float | None:
         policy = limit.unknown_price
-        if policy == "free" or not lane.deployment.base_url.startswith("http"):
+        if policy == "free" or lane.deployment.in_process:
             return 0.0  # a model that runs in this process costs nothing
         if isinstance(policy, str):
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import random
 import weakref
@@ -20,6 +19,7 @@ from llmbroker.broker.desk import Desk
 from llmbroker.broker.direct import Turnstile
 from llmbroker.broker.flow import obtain, whole
 from llmbroker.broker.keys import Lanes, needs_key, refs_of
+from llmbroker.broker.recall import recalled
 from llmbroker.broker.replies import Ask
 from llmbroker.broker.sources import Setup, pinned, read_setup
 from llmbroker.broker.states import LimitState, Snapshot, limit_state, state_of
@@ -36,10 +36,11 @@ from llmbroker.exchange import Request, Usage, make_request
 from llmbroker.io import Port
 from llmbroker.journal import Call, Stats, utc
 from llmbroker.messages import check_text, shown
-from llmbroker.pool import Lane, Member
+from llmbroker.pool import Lane
 from llmbroker.preference import Prefer, preference
 from llmbroker.providers import table
 from llmbroker.providers.base import Deployment
+from llmbroker.providers.paid import paid
 
 log = logging.getLogger("llmbroker.broker")
 
@@ -325,20 +326,6 @@ class Engine:
         self.core.shared.switch(name, off)
 
 
-def recalled(member: Member, row: Call) -> None:
-    """Take note of how long an attempt took, as its row tells."""
-    took = row.first_event_ms if row.stream else row.latency_ms
-    records = member.records(bool(row.stream), row.operation)
-    if row.status == "ok" and took is not None and 0.0 <= took < math.inf:
-        for record in records:
-            record.add(took / 1000.0)
-    elif (
-        row.status in ("timeout", "superseded", "cancelled") and row.latency_ms is not None and 0.0 <= row.latency_ms < math.inf
-    ):
-        for record in records:
-            record.stopped(row.latency_ms / 1000.0)
-
-
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check operation, trace_id, wait, fastest_of and prefer.
 
@@ -391,15 +378,8 @@ def request_of(
 
 def price_of(lane: Lane, answered: str | None, usage: Usage | None, at: datetime) -> tuple[float | None, str | None]:
     """Return what a call cost and the currency; None where the price or the tokens are not known."""
-    deployment, config = lane.deployment, lane.member.config
-    # A server known by its address alone has no entry in the list under the id of its dialect.
-    provider = deployment.provider.id if config.provider else None
-    for model in dict.fromkeys((deployment.model, answered or deployment.model)):
-        base_url = deployment.base_url
-        dollars = prices.cost(usage, at=at, model=model, provider=provider, base_url=base_url, price=config.price)
-        if dollars is not None:
-            return dollars, prices.CURRENCY
-    return None, None
+    dollars = paid(lane.deployment, answered, usage, at)
+    return dollars, None if dollars is None else prices.CURRENCY
 
 
 _ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()

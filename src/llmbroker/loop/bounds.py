@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from llmbroker import prices
 from llmbroker.budget import Ledger
 from llmbroker.errors import BudgetError, InvalidRequestError, LLMTimeoutError, NoLLMAvailableError
 from llmbroker.exchange import Reply, tool_set
@@ -20,6 +19,7 @@ from llmbroker.loop.events import Compacted, FailedOver, LoopFinished, StepFinis
 from llmbroker.loop.execute import interrupted, review
 from llmbroker.loop.output import TRIES
 from llmbroker.loop.run import Plan, Run
+from llmbroker.providers.paid import paid
 from llmbroker.tools import fit
 
 Opening = Callable[[Run], Awaitable[None]]
@@ -122,27 +122,19 @@ def told(run: Run, reply: Any) -> None:
 
 
 def cost_of(run: Run, reply: Any) -> float | None:
-    """Return what a model call cost in US dollars, by the price list; None where that is not known."""
+    """Return what a model call cost in US dollars, as the journal has it; None where that is not known."""
     usage = getattr(reply, "usage", None)
     if usage is None or not isinstance(reply, Reply):
         return None
-    at = datetime.fromtimestamp(run.port.time(), UTC)
     deployment = getattr(run.caller, "_deployment", None)
-    if deployment is not None and not deployment.base_url.startswith("http"):
-        return 0.0  # a model that runs in this process costs nothing
-    if deployment is not None:
-        return prices.cost(usage, at=at, model=deployment.model, provider=deployment.provider.id, base_url=deployment.base_url)
-    name, engine = getattr(reply, "llm_name", None), getattr(run.caller, "_engine", None)
-    config = None
-    if engine is not None:
-        config = next((member.config for member in engine.lanes.members if member.name == name), None)
-    if config is None:
+    if deployment is None and (engine := getattr(run.caller, "_engine", None)) is not None:
+        lanes = (lane for lane in engine.lanes.all() if lane.member.name == getattr(reply, "llm_name", None))
+        deployment = next((lane.deployment for lane in lanes), None)
+    if deployment is None:
         return None
-    cost = prices.cost(usage, at=at, model=config.model, provider=config.provider, base_url=config.base_url, price=config.price)
-    if cost is None and engine is not None:
-        urls = [lane.deployment.base_url for lane in engine.lanes.all() if lane.member.name == name]
-        return 0.0 if urls and not any(url.startswith("http") for url in urls) else None
-    return cost
+    if deployment.in_process:
+        return 0.0
+    return paid(deployment, reply.model, usage, datetime.fromtimestamp(run.port.time(), UTC))
 
 
 # -- between the steps ---------------------------------------------------------------------------------------------------------

@@ -139,6 +139,8 @@ class Deployment(msgspec.Struct, kw_only=True):
         headers: the user's further headers.
         tool_params: parameters sent whenever tools are.
         leaked_calls: look for tool calls in the text of replies.
+        named: the user named the provider; else it is known by its address alone.
+        price: the user's dollars per million tokens, as of ``LLMConfig.price``.
         mended: what this deployment taught by refusing (parameter changes); filled by the client.
         verbatim: send parameters under the names and with the values that the caller gave, even those that are not taken there.
         static_headers: the complete headers, made once.
@@ -153,6 +155,8 @@ class Deployment(msgspec.Struct, kw_only=True):
     headers: Mapping[str, str] = {}
     tool_params: Mapping[str, Any] = {}
     leaked_calls: bool = False
+    named: bool = False
+    price: Mapping[str, float] | None = None
     mended: Mend = Mend()
     verbatim: bool = False
     static_headers: dict[str, str] = {}
@@ -169,6 +173,11 @@ class Deployment(msgspec.Struct, kw_only=True):
     def __repr__(self) -> str:
         """Show no headers: they hold the key."""
         return f"Deployment(name={self.name!r}, provider={self.provider.id!r}, model={self.model!r})"
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the model runs in this process; its calls cost nothing."""
+        return not self.base_url.startswith("http")
 
     def facts(self) -> dict[str, Any]:
         """Return what every error about this deployment carries."""

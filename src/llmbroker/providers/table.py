@@ -186,6 +186,8 @@ def deployment_for(
         headers=config.headers,
         tool_params=config.tool_params,
         leaked_calls="leaked-calls" in provider.quirks if leaked_calls is None else leaked_calls,
+        named=bool(config.provider),
+        price=config.price,
     )
 
 
