@@ -28,12 +28,11 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from llmbroker.providers.meters import Kind, Meter
+from llmbroker.windows import LATE, MINUTE
 
-LATE = 0.05
-"""Seconds after a reset at which an attempt goes out."""
 PERIODS = (1.0, 10.0, 60.0, 300.0, 3600.0, 18000.0, 86400.0)
 """Periods in which buckets are filled."""
-MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+HOUR, DAY = 3600.0, 86400.0
 SHARP = 0.02
 """A reset that is rounded by more of itself tells no bucket from a window."""
 UNDATED = 10.0

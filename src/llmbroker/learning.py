@@ -3,8 +3,7 @@
 Two records, both small, both harmless when they are wrong:
 
 * ``Beliefs``: quality for each (model, operation). It starts at the weight of the model list and moves with ratings; older
-ratings
-  fade, so that a drift is followed. Ratings of one operation also tell a little about the others.
+  ratings fade, so that a drift is followed. Ratings of one operation also tell a little about the others.
 * ``Latency``: the last answer times of one model, with those that were cut short counted as "longer than that".
 """
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -453,6 +453,3 @@ def decide(verdict: Verdict, lane: Lane, rest: Plan, *, now: float, queue_until:
     if at is not None and at <= queue_until:
         return Retry(at)
     return GiveUp(error=False)
-
-
-Ended: TypeAlias = Literal["timeout", "failed", "no_keys", "all_disabled", "unable", "empty_pool", "limit"]

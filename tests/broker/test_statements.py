@@ -11,8 +11,8 @@ import pytest
 from tests.broker.worlds import World, ladder, member, ok, refuse, streamed
 
 from llmbroker import AsyncBroker, NoLLMAvailableError
-from llmbroker.gauges import LATE
 from llmbroker.transports.replay import Answer
+from llmbroker.windows import LATE
 
 MESSAGE = "hi"
 

@@ -10,12 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.choosing.parts import entries, half, lane, need
 
-from llmbroker.gauges import DAY, HOUR, LATE, UNDATED, Gauges
+from llmbroker.gauges import DAY, HOUR, UNDATED, Gauges
 from llmbroker.learning import Beliefs
 from llmbroker.pool import Key, Lease
 from llmbroker.providers.meters import Kind, Meter
 from llmbroker.quotas import Quota
 from llmbroker.router import plan
+from llmbroker.windows import LATE
 
 
 def meter(
