@@ -9,7 +9,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from llmbroker.journal.ledger import read_limits
 from llmbroker.providers import table
 from llmbroker.transports.model_store import DEFAULT, data_home
 
+T = TypeVar("T")
 EMBEDDED = "local"
 """The provider that runs a model in this process."""
 
@@ -105,8 +106,10 @@ def read_setup(
     else:
         listed = load_model_list(os.fspath(source))
         configs, key_help, listed_limits = listed.llms, listed.keys, listed.limits
-    chosen = tuple(_checked(pool) if pool is not None else configs)
-    _refuse_twins(chosen, "pool")
+    chosen = _listed(pool, LLMConfig, "pool") if pool is not None else tuple(configs)
+    _refuse_twins(chosen, "models of the pool")
+    allowed = _listed(limits, Limit, "limits") if limits is not None else tuple(listed_limits)
+    _refuse_twins(allowed, "limits")
     kept = _journal(journal, store, folder, clock, wall)
     return Setup(
         pool=chosen,
@@ -117,39 +120,27 @@ def read_setup(
         catalog=catalog,
         key_help=key_help,
         fallback=_embedded() if source is None and pool is None else None,
-        limits=tuple(listed_limits) if limits is None else _checked_limits(limits),
+        limits=allowed,
         unread=unread,
     )
 
 
-def _checked(pool: Sequence[LLMConfig]) -> Sequence[LLMConfig]:
-    if isinstance(pool, (LLMConfig, str, bytes)) or not isinstance(pool, Sequence):
-        raise ConfigurationError(f"pool is a list of LLMConfig, not {type(pool).__name__}.")
-    for config in pool:
-        if not isinstance(config, LLMConfig):
-            raise ConfigurationError(f"pool is a list of LLMConfig; one of them is {type(config).__name__}.")
-    return pool
+def _listed(values: Any, kind: type[T], argument: str) -> tuple[T, ...]:
+    """Return what an argument lists, all of one kind."""
+    if isinstance(values, (kind, str, bytes)) or not isinstance(values, Sequence):
+        raise ConfigurationError(f"{argument} is a list of {kind.__name__}, not {type(values).__name__}.")
+    for value in values:
+        if not isinstance(value, kind):
+            raise ConfigurationError(f"{argument} is a list of {kind.__name__}; one of them is {type(value).__name__}.")
+    return tuple(values)
 
 
-def _checked_limits(limits: Any) -> tuple[Limit, ...]:
-    if isinstance(limits, (Limit, str, bytes)) or not isinstance(limits, Sequence):
-        raise ConfigurationError(f"limits is a list of Limit, not {type(limits).__name__}.")
-    for limit in limits:
-        if not isinstance(limit, Limit):
-            raise ConfigurationError(f"limits is a list of Limit; one of them is {type(limit).__name__}.")
-    names = [limit.name for limit in limits]
-    twin = next((name for name in names if names.count(name) > 1), None)
-    if twin is not None:
-        raise ConfigurationError(f"Two limits bear the name {twin!r}.", hint="Give one of them another name=.")
-    return tuple(limits)
-
-
-def _refuse_twins(configs: Sequence[LLMConfig], where: str) -> None:
+def _refuse_twins(named: Sequence[LLMConfig] | Sequence[Limit], what: str) -> None:
     seen: set[str] = set()
-    for config in configs:
-        if config.name in seen:
-            raise ConfigurationError(f"Two models of the {where} bear the name {config.name!r}.")
-        seen.add(config.name)
+    for one in named:
+        if one.name in seen:
+            raise ConfigurationError(f"Two {what} bear the name {one.name!r}.", hint="Give one of them another name=.")
+        seen.add(one.name)
 
 
 def _stored(store: Store, catalog: Catalog) -> Sequence[LLMConfig]:
