@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
+import pytest
 from tests.faces.processes import Served, called
 
 ROWS = """
@@ -19,12 +21,22 @@ tokens = 1000
 """
 
 
+def nothing() -> None:
+    """Do nothing: a tool."""
+
+
 def test_limits_are_listed_with_what_is_used_and_left(served: Served, models: str) -> None:
     Path(models).write_text(Path(models).read_text() + ROWS)
     assert called("ask", "hi", "--no-stream", "--no-stdin", "--source", models).code == 0
     refused = called("ask", "hi", "--no-stream", "--no-stdin", "--source", models)
     assert refused.code != 0
     assert "1 of 1 calls used" in refused.err
+    assert refused.err.splitlines()[-1] == f"llmbroker limits --source {models} shows what is left and when it opens."
+    for options in (["--json"], ["--scope", "bob m"], ["--tool", f"{__name__}:nothing"]):
+        also = called("ask", "hi", *options, "--no-stdin", "--source", models)
+        assert also.code == 4, also.err
+        whose = " --scope 'bob m'" if "--scope" in options else ""
+        assert also.err.splitlines()[-1].startswith(f"llmbroker limits --source {models}{whose} shows")
     assert len(served.requests) == 1
     day, each = json.loads(called("limits", "--json", "--source", models).out)
     assert (day["used"], day["left"]) == ({"calls": 1}, {"calls": 0})
@@ -35,6 +47,20 @@ def test_limits_are_listed_with_what_is_used_and_left(served: Served, models: st
     assert "never" in text
     bobs = json.loads(called("limits", "--json", "--source", models, "--scope", "bob").out)
     assert [one["scope"] for one in bobs] == [None, "bob"]
+
+
+def test_a_conversation_that_reaches_a_limit_says_what_shows_it_and_goes_on(
+    served: Served, models: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(models).write_text(Path(models).read_text() + ROWS)
+    lines = iter(["first", "second", "/usage", "/exit"])
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    monkeypatch.setattr("sys.stdin", type("Terminal", (io.StringIO,), {"isatty": lambda self: True})())
+    talk = called("chat", "--source", models)
+    assert talk.code == 0
+    assert f"llmbroker limits --source {models} shows what is left and when it opens.\n" in talk.err
+    assert talk.err.index("1 of 1 calls used") < talk.err.index("llmbroker limits --source")
+    assert next(lines, None) is None
 
 
 def test_without_limits_it_says_how_to_set_some(models: str) -> None:

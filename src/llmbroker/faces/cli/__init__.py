@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return NO_KEY
     except LLMBrokerError as error:
         _debug()
-        print(f"llmbroker: {one_line(error)}", file=sys.stderr)
+        print("\n".join([f"llmbroker: {one_line(error)}", *getattr(error, "__notes__", ())]), file=sys.stderr)
         return code_of(error)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user who did not ask for one
         _debug()

@@ -68,7 +68,7 @@ def ask(arguments: argparse.Namespace) -> int:
     schema = _schema(arguments.schema)
     from llmbroker.faces.cli.nokey import explained
 
-    with explained(arguments.source), open_target(arguments) as target, patience(target.caller):
+    with explained(arguments.source, arguments.scope), open_target(arguments) as target, patience(target.caller):
         if arguments.tool:
             reply = _with_tools(target, messages, arguments)
         elif arguments.json or arguments.extract or arguments.no_stream or schema is not None:

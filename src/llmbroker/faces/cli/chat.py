@@ -10,7 +10,7 @@ from typing import Any
 
 from llmbroker.errors import InvalidRequestError, LLMBrokerError
 from llmbroker.faces.cli.input import system_of
-from llmbroker.faces.cli.nokey import explained
+from llmbroker.faces.cli.nokey import explained, limits_line
 from llmbroker.faces.cli.output import money, note, usage_line
 from llmbroker.faces.cli.target import Target, add_target_arguments, open_target
 from llmbroker.files import replace
@@ -43,8 +43,8 @@ def chat(arguments: argparse.Namespace) -> int:
         raise InvalidRequestError("chat wants a terminal; for a pipe there is llmbroker ask.", argument="stdin")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - editing and history of input()
-    with explained(arguments.source), open_target(arguments) as target:
-        talk = _Talk(target, system_of(arguments.system))
+    with explained(arguments.source, arguments.scope), open_target(arguments) as target:
+        talk = _Talk(target, system_of(arguments.system), arguments)
         note(f"Talking with {target.name}. /help lists the commands, Ctrl-D ends.")
         while True:
             text = _read()
@@ -86,9 +86,10 @@ def _read() -> str | None:
 class _Talk:
     """The conversation so far."""
 
-    def __init__(self, target: Target, system: list[dict[str, Any]]) -> None:
+    def __init__(self, target: Target, system: list[dict[str, Any]], given: argparse.Namespace) -> None:
         self._target = target
         self._system = system
+        self._given = given
         self._messages: list[dict[str, Any]] = list(system)
         self._reply: Any = None
         self._ids: list[str] = []
@@ -110,6 +111,8 @@ class _Talk:
             if not pieces and not self._reply:
                 raise
             note(f"\nllmbroker: {error}")
+            if line := limits_line(error, self._given.source, self._given.scope):
+                note(line)
         finally:
             if stream is not None:
                 stream.close()

@@ -1,20 +1,27 @@
-"""What a person reads who has no key yet: at most six lines, which end in a way to an answer."""
+"""What a person reads who has no key yet (at most six lines, which end in a way to an answer), or who reached a limit."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import shlex
 from collections.abc import Iterator
 
-from llmbroker.errors import MissingKeyError, NoLLMAvailableError
+from llmbroker.errors import LimitReachedError, LLMBrokerError, MissingKeyError, NoLLMAvailableError
 from llmbroker.faces.cli.codes import NoKeyError
 
 
 @contextlib.contextmanager
-def explained(source: str | None = None) -> Iterator[None]:
-    """Turn the absence of every key into the message that helps; with the user's own ``source`` it names that list's keys."""
+def explained(source: str | None = None, scope: str | None = None) -> Iterator[None]:
+    """Turn the absence of every key into the message that helps; with the user's own ``source`` it names that list's keys.
+
+    A limit that is reached gets a note with the command that shows it.
+    """
     try:
         yield
+    except LimitReachedError as error:
+        error.add_note(limits_line(error, source, scope))
+        raise
     except NoLLMAvailableError as error:
         if error.reason not in ("no_keys", "empty_pool"):
             raise
@@ -23,6 +30,14 @@ def explained(source: str | None = None) -> Iterator[None]:
         raise NoKeyError(text) from error
     except MissingKeyError as error:
         raise NoKeyError(f"llmbroker: {error}\nllmbroker env lists the keys that would help.") from error
+
+
+def limits_line(error: LLMBrokerError, source: str | None, scope: str | None) -> str:
+    """Return which command shows the limit that was reached; "" where none was."""
+    if not isinstance(error, LimitReachedError):
+        return ""
+    options = "".join(f" --{name} {shlex.quote(value)}" for name, value in (("source", source), ("scope", scope)) if value)
+    return f"llmbroker limits{options} shows what is left and when it opens."
 
 
 def no_key_text() -> str:
