@@ -497,6 +497,36 @@ def test_how_long_models_take_is_known_after_a_restart(face: Any, address: str) 
     assert later.snapshot()["a"].seconds == pytest.approx(2.0, rel=0.01)
 
 
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+def test_how_long_a_model_takes_is_followed_while_both_run_and_nothing_counts_twice(
+    face: Any, address: str, streaming: bool
+) -> None:
+    def answer(delay: float) -> Any:
+        return streamed("A", delay=delay) if streaming else ok("A", delay=delay)
+
+    def ask(broker: Any) -> None:
+        broker.read(MESSAGE) if streaming else broker.chat(MESSAGE)
+        world.port.advance(1)
+
+    def record(broker: Any) -> Any:
+        return broker.broker._engine.lanes.members[0].record(streaming, None)
+
+    world = World(a=answer(1))
+    one, other = face(world, ladder("a"), journal=address), face(world, ladder("a"), journal=address)
+    for _ in range(4):
+        ask(other)
+    world.then("a", answer(9))
+    for _ in range(8):
+        ask(one)
+    world.port.advance(3)
+    other.snapshot()
+    world.port.advance(3)
+    other.snapshot()
+    assert (record(other).runs, record(other).usual()) == (12, pytest.approx(9.0))
+    one.snapshot()
+    assert record(one).runs == 12
+
+
 def test_a_user_whose_lanes_are_made_later_has_what_was_heard_before(face: Any, address: str) -> None:
     world = World(a=refuse(401, "bad key"), b=ok("B"))
     pool = [member("a", 0.9, api_key_ref="K1"), member("b", 0.1)]

@@ -162,6 +162,7 @@ class Core:
         # A group bears the id of its first attempt.
         row = Row(ask.group_id if number == 1 else new_id(), lane, number, before, self.port.now(), self.port.time())
         ask.last_id[id(lane)] = row.id
+        self.shared.begins(row.id)
         return row
 
     async def mended(self, ask: Ask, row: Row, error: LLMBrokerError) -> Row:

@@ -254,6 +254,7 @@ class Engine:
             return
         members = {member.name: member for member in self.lanes.members}
         with self.desk.lock:
+            self.core.shared.knows([row.id for row in reversed(rows)])
             for row in reversed(rows):
                 member = members.get(row.llm_name)
                 if member is not None:

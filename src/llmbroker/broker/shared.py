@@ -13,6 +13,8 @@ once, by who met it. So what one process finds out, the others follow within a s
   suddenly do more, a window can be overrun by what they send in ``2 * EVERY`` seconds, once.
 * *Statements*: of a quota of which a reply states that little is left, the newest statement is told, with what is sent on it
   since then by each process for itself: several together may overrun it by what they send between two trades.
+* *Times* are rows, too: every few seconds the newest attempts of the others are read, so that a model that one finds slow, or
+  quick again, is known to be so by all.
 * *Ratings* are rows; new ones move the beliefs here as if they had been given here. A call that is rated anew, or whose rating
   is one's own, is not counted twice.
 * *Switches*: what changes in the store is followed. A switch that could not be stored is written later.
@@ -24,6 +26,7 @@ row that cannot be read teaches nothing and delays nothing: the next look is the
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,11 +37,12 @@ from llmbroker.broker.counts import EVERY, Counts
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.keys import Lanes
 from llmbroker.broker.notes import Note
+from llmbroker.broker.recall import recalled
 from llmbroker.gauges import Statement
 from llmbroker.health import Verdict
 from llmbroker.io import Port
 from llmbroker.journal import Journal, Store, new_id
-from llmbroker.journal.tidings import MOST_RATINGS, Look, Rated, Since, Tidings
+from llmbroker.journal.tidings import MOST_RATINGS, Look, Rated, Since, Tidings, Took
 from llmbroker.pool import Lane
 from llmbroker.quotas import Quota
 
@@ -52,6 +56,10 @@ AGAIN = 30.0
 """Seconds for which a number that was missed among the ratings is asked for."""
 MOST_ASKED = 1024
 """Missed numbers that are asked for at once; the latest."""
+TIMES_EVERY, TIMES_BACK = 2.0, 120.0
+"""Seconds between two looks at the attempts of others; how long ago one of these may have begun."""
+OWN = 1024
+"""Attempts of one's own, and of others, that are known by name."""
 LATELY, MOST_MISSED = 64, 256
 """Numbers below the highest that may still be on their way when the first look is taken; numbers that are asked for again."""
 
@@ -78,6 +86,10 @@ class Shared:
         self._unsaid: dict[str, bool] = {}
         self._suspects: list[Lane] = []
         self._counts = Counts(self._me)
+        self._times_from = self._shift + port.now()
+        self._times_at = self._times_from - self._shift + TIMES_EVERY
+        self._mine: deque[str] = deque(maxlen=OWN)
+        self._seen: deque[str] = deque(maxlen=OWN)
         self._stated: dict[str, Statement] = {}
         self._unstated: dict[str, Statement] = {}
         self.trouble = ""
@@ -126,6 +138,14 @@ class Shared:
                     self._note(*notes.capped(lane, self._me))
         if self._pending:
             await self._trade(now)
+
+    def begins(self, identity: str) -> None:
+        """An attempt begins here: its row is no news."""
+        self._mine.append(identity)
+
+    def knows(self, identities: Sequence[str]) -> None:
+        """Rows that taught already are no news either."""
+        self._seen.extend(identities)
 
     def cut(self, lane: Lane) -> None:
         """An attempt was stopped here: if its model is thought to hang for that, the next trade tells it."""
@@ -219,7 +239,11 @@ class Shared:
             sent, stale = self._counts.sent(now, self._shift)
             unsaid = dict(self._unsaid)
         tidings = Tidings(now + self._shift, pending, sent, stale)
-        since = Since(self._stamp, self._rated, tuple(self._missed))
+        began = None
+        if now >= self._times_at:
+            self._times_at = now + TIMES_EVERY
+            began = int(max(self._times_from, now + self._shift - TIMES_BACK) * 1e6)
+        since = Since(self._stamp, self._rated, tuple(self._missed), began)
         told = False
 
         def work() -> Look:
@@ -265,6 +289,7 @@ class Shared:
             self._stamp = look.stamp
             news = self._follow_switches(look)
             self._learn(look.rated, look.highest, now)
+            self._recall(look.took)
             for name, value in look.notes.items():
                 note = notes.read(name, value)
                 if note is not None and note.by != self._me:
@@ -318,6 +343,18 @@ class Shared:
                 if known:
                     self._take(lane, known, self._port.now())
 
+    def _recall(self, took: Sequence[Took]) -> None:
+        """Learn from attempts of the others how long the models take."""
+        if not took:
+            return
+        known = {*self._mine, *self._seen}
+        members = {member.name: member for member in self._lanes.members}
+        for one in reversed(took):
+            if one.id not in known:
+                self._seen.append(one.id)
+                if (member := members.get(one.llm_name)) is not None:
+                    recalled(member, one)
+
     def _follow_switches(self, look: Look) -> bool:
         changed = {name: off for name, off in look.switched.items() if self._switched.get(name) != off}
         self._switched.update(changed)
@@ -350,5 +387,6 @@ class Shared:
     def after_fork(self) -> None:
         """In the child of a fork: this is another process now, and nobody trades here."""
         self._me = new_id()
+        self._mine.clear()
         self._busy = False
         self._counts.after_fork(self._me)

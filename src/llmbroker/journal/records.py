@@ -42,6 +42,11 @@ def new_id() -> str:
     return f"{time.time_ns() // 1000:013x}{os.urandom(6).hex()}"
 
 
+def id_at(micros: int) -> str:
+    """Return what all ids are greater than that were made after this moment, in microseconds since 1970."""
+    return f"{max(0, micros):013x}"
+
+
 def utc(seconds: float) -> datetime:
     """Return the aware time of these seconds since 1970 (``port.time()``)."""
     return datetime.fromtimestamp(seconds, UTC)

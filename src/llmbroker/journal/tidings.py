@@ -13,10 +13,13 @@ from typing import Any
 
 import msgspec
 
+from llmbroker.journal.records import id_at
 from llmbroker.journal.statements import Statements
 
 MOST_RATINGS = 1000
 """Ratings that one look takes, the newest; older ones have faded."""
+MOST_TAKEN = 48
+"""Attempts that one look takes, the newest: a model's record holds no more."""
 MOST = 10**11
 """No moment in seconds, number of attempts or of tokens within a second is larger."""
 KEPT = 30 * 86400
@@ -54,11 +57,15 @@ class Tidings(msgspec.Struct, frozen=True):
 
 
 class Since(msgspec.Struct, frozen=True):
-    """What a reader knows already: the last stamp, the highest number of a rating, and lower ones that it missed."""
+    """What a reader knows already: the last stamp, the highest number of a rating, and lower ones that it missed.
+
+    ``began``: attempts are wanted, too, the newest that began after this moment (microseconds since 1970).
+    """
 
     stamp: int = 0
     rated: int = 0
     missed: Sequence[int] = ()
+    began: int | None = None
 
 
 class Rated(msgspec.Struct, frozen=True):
@@ -71,8 +78,20 @@ class Rated(msgspec.Struct, frozen=True):
     score: float | None
 
 
+class Took(msgspec.Struct, frozen=True):
+    """How long an attempt took, in the words of its row."""
+
+    id: str
+    llm_name: str
+    operation: str | None
+    stream: bool
+    status: str
+    latency_ms: float | None
+    first_event_ms: float | None
+
+
 class Look(msgspec.Struct, frozen=True):
-    """What is new. ``switched`` is always the whole."""
+    """What is new. ``switched`` is always the whole. ``took``: attempts, the newest first, where they are wanted."""
 
     stamp: int
     notes: Mapping[str, bytes]
@@ -80,6 +99,7 @@ class Look(msgspec.Struct, frozen=True):
     switched: Mapping[str, bool]
     rated: Sequence[Rated]
     highest: int
+    took: Sequence[Took] = ()
 
 
 # One statement: over a network every other one would cost as much again. The last two rows are always there.
@@ -91,6 +111,10 @@ UNION ALL SELECT 3, '', '', (SELECT max(seq) FROM llmbroker_ratings), 0, 0, 0.0,
 """
 _STAMP = """
 SELECT coalesce((SELECT max(stamp) FROM llmbroker_notes), 0), coalesce((SELECT max(stamp) FROM llmbroker_sent), 0)
+"""
+_TOOK = """
+SELECT id, llm_name, operation, stream, status, latency_ms, first_event_ms FROM llmbroker_calls
+WHERE id > ? ORDER BY id DESC LIMIT ?
 """
 _NEWEST = "SELECT n.score FROM llmbroker_ratings n WHERE n.call_id = r.call_id ORDER BY n.ts DESC, n.seq DESC LIMIT 1"
 
@@ -118,7 +142,16 @@ def look(db: Statements, since: Since) -> Look:
     if highest != since.rated or since.missed:
         # Fewer than there were: some were deleted, and numbers may be given a second time.
         rated = _rated(db, since.rated if highest >= since.rated else 0, since.missed)
-    return Look(stamp, notes, sent, switched, rated, highest)
+    return Look(stamp, notes, sent, switched, rated, highest, _took(db, since.began) if since.began is not None else ())
+
+
+def _took(db: Statements, began: int) -> list[Took]:
+    rows = db.execute(_TOOK, (id_at(began), MOST_TAKEN)).fetchall()  # ids grow with time
+    return [
+        Took(number, name, operation, bool(stream), status, latency, first)
+        for number, name, operation, stream, status, latency, first in rows
+        if isinstance(name, str) and all(value is None or isinstance(value, int | float) for value in (latency, first))
+    ]
 
 
 def _rated(db: Statements, after: int, missed: Sequence[int]) -> list[Rated]:
