@@ -135,6 +135,14 @@ def test_a_system_message_stands_before_the_rule() -> None:
     assert last["content"].endswith("Request: What is the weather in Paris?")
 
 
+@pytest.mark.parametrize("before", [[], [ASKED, {"role": "assistant", "content": "It is 20°C."}]], ids=["nothing", "answered"])
+def test_where_nobody_asked_last_no_words_are_put_into_what_was_said(before: list[dict[str, Any]]) -> None:
+    *said, last = sent([{"role": "system", "content": "Be kind."}, *before], tools=TOOLS)["messages"]
+    assert last["role"] == "user"
+    assert last["content"].startswith("Tools:\n- get_weather(")
+    assert all(message["content"].startswith("{") for message in said if message["role"] == "assistant")
+
+
 def test_after_results_every_tool_has_an_example_of_its_own_call() -> None:
     answers = [m["content"] for m in sent([ASKED, CALLED, RESULT], tools=TOOLS)["messages"] if m["role"] == "assistant"]
     for name in ("get_weather", "calculate", "turn_light"):

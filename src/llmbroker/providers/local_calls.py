@@ -79,7 +79,6 @@ def examples(*, parallel: bool, must_call: bool) -> list[JSON]:
 
 def schema(tools: Sequence[ToolSpec], *, most: int, answer: JSON | None) -> JSON:
     """Return the schema of the answer: so many calls as it says, at most ``most``, or an answer of this form (None: a must)."""
-    forms = [closed({"tool": {"const": tool.name}, "arguments": local_schema.parameters(tool.parameters)}) for tool in tools]
     item = {"$ref": "#/$defs/call"}
     either = [
         closed({
@@ -92,9 +91,15 @@ def schema(tools: Sequence[ToolSpec], *, most: int, answer: JSON | None) -> JSON
         either.append(closed({"answer": answer}))
     return {
         "anyOf": either,
-        "$defs": {"call": {"anyOf": forms} if len(forms) > 1 else forms[0]},
+        "$defs": {"call": form(tools)},
         "x-guidance": _SEPARATORS,
     }
+
+
+def form(tools: Sequence[ToolSpec]) -> JSON:
+    """Return the schema of one call of one of these tools."""
+    forms = [closed({"tool": {"const": tool.name}, "arguments": local_schema.parameters(tool.parameters)}) for tool in tools]
+    return {"anyOf": forms} if len(forms) > 1 else forms[0]
 
 
 def closed(properties: JSON) -> JSON:

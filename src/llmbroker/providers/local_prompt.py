@@ -22,7 +22,8 @@ import msgspec
 
 from llmbroker.exchange import ToolSpec
 from llmbroker.messages import Assistant, Block, Result
-from llmbroker.providers import local_calls, local_schema
+from llmbroker.providers import local_calls
+from llmbroker.providers.local_calls import closed
 
 JSON = dict[str, Any]
 SMALL = frozenset({"smollm2-135m-instruct"})
@@ -85,7 +86,6 @@ _ANSWERED: tuple[tuple[str, tuple[tuple[str, str], ...], str], ...] = (
         "34 million people live in Peru and 19.6 million in Chile.",
     ),
 )
-_CALLING = "You help with requests. Where one of these tools serves the request, you call it; else you answer yourself."
 _CHOOSING = "You pick the right tool for a request and fill in its arguments."
 _ANSWERING = "You answer the request. You use only the results, and repeat their numbers and names exactly."
 
@@ -121,26 +121,29 @@ def turn(blocks: Sequence[Block], wish: Wish, *, small: bool) -> Turn:
         if answering and wish.answer is None:
             wish = wish._replace(answer=_grounded(request, blocks[current + 1 :]))
     may_call = not (small and answering)
-    if not small and not answering and wish.tools:
-        return _counted(blocks, current, wish)
-    schema = answer_schema(wish, calls=may_call, most=8 if several and not small else 3 if several else 1)
+    if not small and not answering:
+        return _counted(blocks, wish)
+    schema = answer_schema(wish, calls=may_call, most=(3 if small else local_calls.MOST_CALLS) if several else 1)
     spoken = [_system(blocks, wish, answering=answering, small=small)]
     if may_call:
         spoken += _examples(wish, request, small=small, several=several)
     if answering:  # last: what stands nearest is done again
         spoken += [message for shot in _ANSWERED for message in _answered(*shot)]
-    spoken += _conversation(blocks[1:] if _only_system(blocks[0]) else blocks, current, small=small)
+    spoken += _conversation(blocks, small=small)
     return Turn(spoken, schema, may_call)
 
 
-def _counted(blocks: Sequence[Block], current: int, wish: Wish) -> Turn:
+def _counted(blocks: Sequence[Block], wish: Wish) -> Turn:
     """Return the turn of a model that says how many calls it makes before it makes them."""
-    own = "\n".join(message.text for block in blocks for message in block.users if message.role == "system")
-    said = [{"role": "system", "content": f"{own}\n{local_calls.RULE}" if own else local_calls.RULE}]
+    said: list[JSON] = [{"role": "system", "content": "\n".join([*_own(blocks), local_calls.RULE])}]
     said += local_calls.examples(parallel=wish.parallel, must_call=wish.must_call)
-    said += _conversation(blocks[1:] if _only_system(blocks[0]) else blocks, current, small=False)
-    tools = "\n".join(signature(tool) for tool in wish.tools)
-    said[-1] = {**said[-1], "content": f"Tools:\n{tools}\n{said[-1]['content']}"}
+    talk = _conversation(blocks, small=False)
+    tools = _listed(wish.tools)
+    if talk and talk[-1]["role"] == "user":
+        talk[-1]["content"] = f"{tools}\n{talk[-1]['content']}"
+    else:  # nobody asked last: the tools must not stand in what the model, or an example, has said
+        talk.append({"role": "user", "content": tools})
+    said += talk
     most = local_calls.MOST_CALLS if wish.parallel else 1
     words = None if wish.must_call else wish.answer or {"type": "string"}
     return Turn(said, local_calls.schema(wish.tools, most=most, answer=words), may_call=True)
@@ -150,14 +153,10 @@ def answer_schema(wish: Wish, *, calls: bool, most: int) -> JSON:
     """Return the schema of an answer: calls of these tools, at most so many, or an answer in words, or either."""
     either: list[JSON] = []
     if calls and wish.tools:
-        forms = [
-            _closed({"tool": {"const": tool.name}, "arguments": local_schema.parameters(tool.parameters)})
-            for tool in wish.tools
-        ]
-        items: JSON = {"anyOf": forms} if len(forms) > 1 else forms[0]
-        either.append(_closed({"calls": {"type": "array", "items": items, "minItems": 1, "maxItems": most}}))
+        items = local_calls.form(wish.tools)
+        either.append(closed({"calls": {"type": "array", "items": items, "minItems": 1, "maxItems": most}}))
     if not wish.must_call or not either:
-        either.append(_closed({"answer": wish.answer or {"type": "string"}}))
+        either.append(closed({"answer": wish.answer or {"type": "string"}}))
     return {"anyOf": either} if len(either) > 1 else either[0]
 
 
@@ -171,17 +170,9 @@ def _grounded(request: str, blocks: Sequence[Block]) -> JSON | None:
     return {"type": "string", "pattern": f"^({number}{_NO_DIGIT})*{number}$"}
 
 
-def _closed(properties: JSON) -> JSON:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
 def _current(blocks: Sequence[Block]) -> int:
     """Return the index of the block with the user's last word."""
     return next((index for index in range(len(blocks) - 1, -1, -1) if blocks[index].has_user), 0)
-
-
-def _only_system(block: Block) -> bool:
-    return block.assistant is None and not block.has_user
 
 
 def _request(block: Block) -> str:
@@ -192,13 +183,19 @@ def _request(block: Block) -> str:
 
 
 def _system(blocks: Sequence[Block], wish: Wish, *, answering: bool, small: bool) -> JSON:
-    own = "\n".join(message.text for block in blocks for message in block.users if message.role == "system")
-    rule = _ANSWERING if answering else _CHOOSING if small or wish.must_call else _CALLING
-    lines = [own] if own else []
-    lines.append(rule)
+    lines = [*_own(blocks), _ANSWERING if answering else _CHOOSING]
     if not (small and answering):
-        lines.append("Tools:\n" + "\n".join(signature(tool) for tool in wish.tools))
+        lines.append(_listed(wish.tools))
     return {"role": "system", "content": "\n".join(lines)}
+
+
+def _own(blocks: Sequence[Block]) -> list[str]:
+    """Return the words of the conversation's own system messages."""
+    return [message.text for block in blocks for message in block.users if message.role == "system" and message.text]
+
+
+def _listed(tools: Sequence[ToolSpec]) -> str:
+    return "\n".join(["Tools:", *map(signature, tools)])
 
 
 def _said(request: str, answer: JSON) -> list[JSON]:
@@ -239,7 +236,7 @@ def _speaks_for_a_tool(tools: Sequence[ToolSpec], request: str) -> bool:
     )
 
 
-def _conversation(blocks: Sequence[Block], current: int, *, small: bool) -> list[JSON]:
+def _conversation(blocks: Sequence[Block], *, small: bool) -> list[JSON]:
     """The real conversation in the form of the examples. What is being answered now is one message: request and results."""
     said: list[JSON] = []
     pending = ""
