@@ -22,7 +22,7 @@ INTERRUPTED = (
 )
 
 
-def bind(run: Run, plan: Plan, made: FunctionTool) -> str | None:
+def bind(plan: Plan, made: FunctionTool) -> str | None:
     """Bring checked arguments into the form that the function takes; return what is wrong with them, or None."""
     assert plan.arguments is not None
     try:
@@ -86,7 +86,7 @@ async def run_tool(run: Run, plan: Plan) -> None:
     if run.watch is not None:
         run.watch.note(ToolStarted(plan.call.id, plan.call.name))
     token = LEDGER.set(run.ledger) if run.ledger is not None else None
-    span = run.trace.tool(run, plan) if run.trace is not None else None
+    span = run.trace.tool(plan) if run.trace is not None else None
     began = run.port.now()
     try:
         if tool.made is not None:

@@ -182,7 +182,7 @@ def _plan(run: Run, call: Call, not_run: str | None, *, reopened: bool = False) 
         _refuse(run, plan, f"Tool {call.name} failed: {read.problem}", read.problem or "")
     else:
         plan.tool, plan.arguments = tool, read.value
-        if tool.made is not None and (problem := bind(run, plan, tool.made)) is not None:
+        if tool.made is not None and (problem := bind(plan, tool.made)) is not None:
             _refuse(run, plan, f"Tool {call.name} failed: {problem}", problem)
     return plan
 

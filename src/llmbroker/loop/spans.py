@@ -45,7 +45,7 @@ class Spans:
         attributes = {"gen_ai.operation.name": "chat", "llmbroker.step": run.step, **_model(run.caller)}
         return _Span(self, self._tracer.start_span("chat", context=self._inside(), attributes=attributes))
 
-    def tool(self, run: Any, plan: Any) -> _Span:
+    def tool(self, plan: Any) -> _Span:
         """Begin the span of a tool call."""
         attributes = {
             "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": plan.call.name, "gen_ai.tool.call.id": plan.call.id,

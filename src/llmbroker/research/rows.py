@@ -317,7 +317,7 @@ def call_llm_par(
         wait_seconds: as of ``call_llm_robust``.
         backoff_factor: None: such that the pauses grow to four minutes.
         timeout: seconds of one attempt.
-        max_workers: requests at once at most; None: 256. How many it really are follows what the provider bears.
+        max_workers: requests at once at most, for each provider; None: 256. How many it really are follows what it bears.
         limits: ``{"requests": 500, "tokens": 200_000, "concurrency": 20}`` (a minute), or such by provider.
         progress: a bar with spend, rate and failures; None: where standard error is a terminal.
         run_file: a path: each finished row is in it at once; a later run with the same rows goes on from there.
