@@ -603,9 +603,28 @@ def test_a_decision_fits_no_other_call(loop: Face, change: str) -> None:
     else:
         call["function"] = {**call["function"], "arguments": '{"path": "/"}'}  # type: ignore[dict-item]
     history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
-    again = go(loop, [], tools, history, answers=[decision])
-    assert isinstance(again, Paused)
+    if change == "id":
+        with pytest.raises(InvalidRequestError, match="call 'c1' belongs to another run: in this one these wait: 'c2'"):
+            go(loop, [], tools, history, answers=[decision])
+    else:
+        assert isinstance(go(loop, [], tools, history, answers=[decision]), Paused)
     assert ran == []
+
+
+def test_an_answer_about_other_arguments_of_a_call_that_waits_is_refused(loop: Face) -> None:
+    ran, tools = guarded()
+    paused = go(loop, [calls(("delete", '{"path": "a"}', "c1"))], tools)
+    other = go(loop, [calls(("delete", '{"path": "/"}', "c1"))], tools)
+    with pytest.raises(InvalidRequestError, match=r"call 'c1' is about another tool or other arguments.* these wait: 'c1'"):
+        go(loop, [], tools, paused, answers=[other.pending[0].approve()])
+    assert ran == []
+
+
+def test_an_answer_where_nothing_waits_is_refused(loop: Face) -> None:
+    _, tools = guarded()
+    decision = go(loop, [calls(("delete", '{"path": "a"}', "c1"))], tools).pending[0].approve()
+    with pytest.raises(InvalidRequestError, match="these wait: none"):
+        go(loop, [], tools, "Hi", answers=[decision])
 
 
 def test_an_answer_that_belongs_to_another_run_is_refused_and_one_that_was_given_before_is_not(loop: Face) -> None:

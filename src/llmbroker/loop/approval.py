@@ -8,7 +8,7 @@ checked again like new ones; only then does a decision count.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -133,18 +133,27 @@ class Approvals:
                 raise InvalidRequestError(f"Two answers are given for the call {answer.id!r}.", argument="answers")
             self._given[answer.id] = answer
 
-    def check(self, paused: Paused, ids: Iterable[str]) -> None:
+    def check(self, waiting: Mapping[str, str | None], ids: Iterable[str]) -> None:
         """See that the answers belong to this run; what was decided and done before is no mistake.
 
+        Args:
+            waiting: the ids of the open calls, with the hash of each that is known.
+            ids: those of all calls of the run.
+
         Raises:
-            InvalidRequestError: an answer is about a call that never was in it.
+            InvalidRequestError: an answer is about a call that never was in it, or about other arguments of one that waits.
         """
-        strange = sorted(set(self._given) - {call.id for call in paused.pending} - set(ids))
-        if strange:
-            waiting = ", ".join(repr(call.id) for call in paused.pending) or "none"
+        known = set(ids)
+        for name, answer in sorted(self._given.items()):
+            if name not in waiting and name not in known:
+                fault = "belongs to another run"
+            elif waiting.get(name) not in (None, answer.hash):
+                fault = "is about another tool or other arguments"
+            else:
+                continue
+            these = ", ".join(map(repr, waiting)) or "none"
             raise InvalidRequestError(
-                f"The answer about the call {strange[0]!r} belongs to another run: in this one these wait: {waiting}.",
-                argument="answers",
+                f"The answer about the call {name!r} {fault}: in this one these wait: {these}.", argument="answers"
             )
 
     def known(self, call: PendingCall) -> Decision | None:

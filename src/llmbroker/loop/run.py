@@ -167,8 +167,10 @@ class Run:
         paused = isinstance(messages, Paused)
         if options.approve is not None or options.answers is not None:
             self.approvals = Approvals(options.approve, options.answers)
+            waiting: dict[str, str | None] = {str(call.get("id")): None for call in self.history.open_calls()}
             if paused:
-                self.approvals.check(messages, used_ids(self.history))
+                waiting = {call.id: call.hash for call in messages.pending}
+            self.approvals.check(waiting, self.used)
         if options.stop_when is not None:
             self.stop_when = _callables(options.stop_when, "stop_when")
         if options.output is not None:
