@@ -13,6 +13,7 @@ else of the package. Texts that come from a provider are redacted by whoever rai
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
@@ -118,6 +119,22 @@ class ConfigurationError(LLMBrokerError, ValueError):
     def __init__(self, message: str, *, field: str | None = None, **facts: Any) -> None:
         super().__init__(message, **facts)
         self.field = field
+
+
+def unexpected(function: str, given: Iterable[str], known: Iterable[str]) -> TypeError | None:
+    """Return the error for an argument that a function does not take, with what was probably meant; None: it takes all."""
+    names = set(known)
+    strange = next((name for name in given if name not in names), None)
+    if strange is None:
+        return None
+    import difflib
+
+    near = difflib.get_close_matches(strange, sorted(names), n=1, cutoff=0.7)
+    meant = f"Did you mean {near[0]!r}? " if near else ""
+    return TypeError(
+        f"{function}() got an unexpected keyword argument {strange!r}. {meant}"
+        f"A parameter of the model goes into params={{{strange!r}: ...}}."
+    )
 
 
 def missing_package(name: str, install: str) -> ConfigurationError:

@@ -487,6 +487,20 @@ def test_ask_is_a_chat_of_one_message(face: Any) -> None:
 # -- sources -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", ["ask", "chat", "stream", "run"])
+@pytest.mark.parametrize("broker", [Broker, AsyncBroker])
+def test_an_argument_that_a_call_does_not_take_is_named_by_the_function_that_was_called(broker: Any, method: str) -> None:
+    world = World(a=ok())
+    made = broker(pool=ladder("a"), io=world.port, journal=False)
+    with pytest.raises(TypeError, match=rf"{broker.__name__}\.{method}\(\) got an unexpected keyword argument 'temprature'"):
+        got = getattr(made, method)("hi", temprature=0.5)
+        asyncio.run(got)
+    with pytest.raises(TypeError, match=rf"{broker.__name__}\.ask\(\) .*'waits'\. Did you mean 'wait'\? .*params=\{{'waits'"):
+        got = made.ask("hi", waits=1)
+        asyncio.run(got)
+    assert world.asked == []
+
+
 def test_a_model_list_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = tmp_path / "models.toml"
     listed.write_text(f'[[llms]]\nname = "a"\nmodel = "a"\nbase_url = "{BASE}"\napi_key_ref = ""\nweight = 0.7\n')

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.loop.scripted import WEATHER, calls, get_weather, noted, results, says
 
+import llmbroker
+from llmbroker import Conversation
 from llmbroker.client import AsyncDirectClient, DirectClient
 from llmbroker.errors import MalformedCallError, ToolLoopLimitError
 from llmbroker.exchange import Reply
@@ -157,3 +159,46 @@ def test_a_wrapper_around_a_client_is_a_caller_like_any_other(own: Own) -> None:
 def test_parameters_reach_the_wire(own: Own) -> None:
     own.run([calls(PARIS), says()], params={"temperature": 0, "tool_choice": "required"})
     assert [(body["temperature"], body["tool_choice"]) for body in own.bodies()] == [(0, "required"), (0, "auto")]
+
+
+@pytest.mark.parametrize(
+    ("given", "says_"),
+    [
+        ({"max_stepz": 3}, r"'max_stepz'\. Did you mean 'max_steps'\?"),
+        ({"timeot": 3}, r"'timeot'\. Did you mean 'timeout'\?"),
+        ({"temperature": 0}, r"'temperature'\. A parameter of the model goes into params=\{'temperature': \.\.\.\}"),
+    ],
+    ids=["of the loop", "of a call", "of a model"],
+)
+@pytest.mark.parametrize("way", ["run", "arun", "stream", "astream", "conversation"])
+def test_an_argument_that_nobody_takes_is_named_before_anything_is_sent(way: str, given: Any, says_: str) -> None:
+    port = Replay()
+    kind: Any = AsyncDirectClient if way.startswith("a") else DirectClient
+    caller = kind(io=port, provider="groq", model="m", api_key="k" * 20)
+    name = {"conversation": "run_tool_loop"}.get(way, f"{way}_tool_loop")
+
+    def go() -> None:
+        if way == "conversation":
+            Conversation().ask(caller, "Hi", **given)
+        elif way == "arun":
+            asyncio.run(arun_tool_loop(caller, "Hi", **given))
+        else:
+            getattr(llmbroker, name)(caller, "Hi", **given)
+
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument {says_}"):
+        go()
+    assert port.requests == []
+
+
+def test_what_a_caller_of_its_own_takes_is_its_own_affair() -> None:
+    asked: list[Any] = []
+
+    class Mine(DirectClient):
+        def chat(self, messages: Any, **options: Any) -> Any:
+            asked.append(options.pop("colour", None))
+            return super().chat(messages, **options)
+
+    port = Replay()
+    port.on(None, Answer(body=table.DIALECTS["openai-chat"].encode_reply(says())))
+    run_tool_loop(Mine(io=port, provider="groq", model="m", api_key="k" * 20), "Hi", colour="red", timeout=3)
+    assert asked == ["red"]

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from llmbroker.broker.caller import Caller, ChatOptions, given
+from llmbroker.broker.caller import CHAT_OPTIONS, Caller, ChatOptions, given
 from llmbroker.broker.direct import MeteredStream, Turnstile, metered
 from llmbroker.broker.engine import Engine, request_of
 from llmbroker.broker.loops import AsyncLoopStream, loops
@@ -17,6 +17,7 @@ from llmbroker.broker.states import Snapshot
 from llmbroker.broker.streams import AsyncPooledStream
 from llmbroker.catalog import Limit, LLMConfig
 from llmbroker.client import AsyncDirectClient, EventSource
+from llmbroker.errors import unexpected
 from llmbroker.exchange import Event, Reply, Request
 from llmbroker.io import Port
 from llmbroker.journal import Call, Stats
@@ -140,6 +141,8 @@ class AsyncBroker(Caller):
 
     async def ask(self, prompt: str, **options: Unpack[ChatOptions]) -> PooledReply:
         """Send one user message and return the reply; options and errors as of ``chat``."""
+        if strange := unexpected(f"{type(self).__name__}.ask", options, CHAT_OPTIONS):
+            raise strange
         return await self.chat(prompt, **options)
 
     async def chat(

@@ -28,6 +28,9 @@ class ChatOptions(TypedDict, total=False):
     prefer: Prefer
 
 
+CHAT_OPTIONS = frozenset(ChatOptions.__annotations__)
+
+
 class Caller:
     """What both faces share."""
 

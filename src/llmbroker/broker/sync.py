@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from llmbroker.broker.caller import Caller, ChatOptions, given
+from llmbroker.broker.caller import CHAT_OPTIONS, Caller, ChatOptions, given
 from llmbroker.broker.direct import MeteredDirectClient
 from llmbroker.broker.engine import request_of
 from llmbroker.broker.loops import LoopStream, loops
@@ -17,6 +17,7 @@ from llmbroker.broker.states import Snapshot
 from llmbroker.broker.streams import PooledStream
 from llmbroker.catalog import Limit, LLMConfig
 from llmbroker.client import DirectClient
+from llmbroker.errors import unexpected
 from llmbroker.io import Port
 from llmbroker.journal import Call, Stats
 from llmbroker.preference import Prefer
@@ -79,6 +80,8 @@ class Broker(Caller):
 
     def ask(self, prompt: str, **options: Unpack[ChatOptions]) -> PooledReply:
         """Send one user message and return the reply; options and errors as of ``chat``."""
+        if strange := unexpected(f"{type(self).__name__}.ask", options, CHAT_OPTIONS):
+            raise strange
         return self.chat(prompt, **options)
 
     def chat(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from functools import cache
+from inspect import Parameter, isawaitable, iscoroutine, iscoroutinefunction, signature
 from typing import Any
 
 from llmbroker.budget import Budget
-from llmbroker.errors import InvalidRequestError
+from llmbroker.errors import InvalidRequestError, unexpected
 from llmbroker.exchange import STEP, ReasoningDelta, RefusalDelta, Started, TextDelta
 from llmbroker.io import Port
 from llmbroker.loop.approval import Decision
@@ -113,6 +114,8 @@ def _traced(ask: Any) -> Any:
 def _run(caller: Any, messages: Any, kind: str, ask: Any, options: Options) -> Run:
     """Return a loop that is ready to run."""
     _checked_caller(caller)
+    if options.chat_parameters:
+        _checked_parameters(caller, options.chat_parameters, kind, ask)
     run = Run(caller, messages, port_of(caller, kind), ask, options)
     run.awaited = kind == "async"
     run.in_thread = run.awaited and _plain(caller)
@@ -148,6 +151,32 @@ def _checked_caller(caller: Any) -> None:
             f"not {type(caller).__name__}.",
             argument="caller",
         )
+
+
+def _checked_parameters(caller: Any, given: Mapping[str, Any], kind: str, ask: Any) -> None:
+    """Refuse what neither the loop nor one of this library's callers takes; what others take, only they know.
+
+    Raises:
+        TypeError: there is such an argument.
+    """
+    taken = _taken(type(caller).chat) if getattr(caller, "_io", None) is not None else None
+    if taken is not None and given.keys() - taken:
+        function = ("a" if kind == "async" else "") + ("stream_tool_loop" if ask is _ask_streamed else "run_tool_loop")
+        if strange := unexpected(function, given, taken | _SETTINGS):
+            raise strange
+
+
+@cache
+def _taken(chat: Any) -> frozenset[str] | None:
+    """Return the keywords that a ``chat`` takes, or None where it takes any."""
+    parameters = signature(chat).parameters.values()
+    if any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
+        return None
+    return frozenset(one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY)
+
+
+_SETTINGS = frozenset(Options.__struct_fields__) - {"max_tool_calls", "recorder", "then", "chat_parameters"}
+"""The arguments of the loop itself: what a word that nobody takes may have been meant to be."""
 
 
 def run_tool_loop(
