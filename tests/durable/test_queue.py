@@ -104,6 +104,33 @@ def test_runs_are_done_elsewhere_and_their_replies_come_back(queue: Queue, url: 
         ended(worker)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_workers_that_are_forked_from_one_queue_are_each_their_own(queue: Queue, url: str) -> None:
+    import psycopg
+
+    run = queue.submit("count", "run-forked")  # the parent's connection is open
+    children: list[int] = []
+    try:
+        for _ in range(2):
+            child = os.fork()
+            if not child:
+                try:
+                    assert queue.state(run) in ("ENQUEUED", "PENDING", "SUCCESS")  # over a connection of its own
+                    queue.work()
+                finally:
+                    os._exit(1)
+            children.append(child)
+        assert queue.result(run, timeout=60).text == "all done"
+        with psycopg.connect(url, autocommit=True) as db:
+            sql = "SELECT count(DISTINCT objid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s"
+            assert any(db.execute(sql, (LOCKS,)).fetchone() == (2,) or time.sleep(0.1) for _ in range(200))
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert queue.state(run) == "SUCCESS"
+
+
 def test_a_killed_worker_s_runs_are_finished_by_another(queue: Queue, url: str, tmp_path: Path) -> None:
     log, dice, kills = tmp_path / "log", random.Random(3), 0
     workers = [started(url, log), started(url, log)]
@@ -140,6 +167,15 @@ def test_what_is_no_queue_and_no_run_is_refused(queue: Queue) -> None:
         queue.state("nobody")
     with pytest.raises(ConfigurationError):
         Queue("postgresql://x/y").work()
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 10**400], ids=["for ever", "nearly so"])
+def test_a_run_may_be_waited_for_as_long_as_it_takes(timeout: float, queue: Queue, url: str, tmp_path: Path) -> None:
+    worker = started(url, tmp_path / "log")
+    try:
+        assert queue.result(queue.submit("count", "run-long"), timeout=timeout).text == "all done"
+    finally:
+        ended(worker)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "10", None, True])

@@ -150,7 +150,7 @@ class Queue:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
             raise InvalidRequestError(f"timeout is a number of seconds, 0 or more, not {timeout!r}.", argument="timeout")
         clock, pause = BlockingIO(), threading.Event()
-        until = clock.now() + timeout
+        until = clock.now() + min(timeout, 1e9)  # a whole number may be too large for a clock
         while self.state(run_id) in ("ENQUEUED", "PENDING", "DELAYED"):
             left = until - clock.now()
             if left <= 0:
