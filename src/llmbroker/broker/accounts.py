@@ -432,11 +432,9 @@ class Accounts:
                 if self._owed:
                     await self._pay()
                 names = [limit.name for limit in mine if limit.name not in apart]
-                found = await self._port.call(ledger.accounts, names, now)
+                found = await self._ask_store(ledger.accounts, names, now)
                 if apart:
-                    found += await self._port.call(
-                        functools.partial(ledger.accounts, apart, now, prefix=prefix_of(scope or ""))
-                    )
+                    found += await self._ask_store(ledger.accounts, apart, now, prefix_of(scope or ""))
                 self._up()
             except StoreError as error:
                 self._down(error)

@@ -125,7 +125,7 @@ class Claims:
         usage = used(call.usage, held.guess, whole)
         spent = []
         unpriced = 0
-        known = call.cost if whole else self._price(lane, None, usage)[0]
+        known = call.cost if whole else None
         if known is None:
             known = self._price(lane, call.model_answered, usage)[0]
         for limit, demand in zip(held.limits, held.hold.demands, strict=True):

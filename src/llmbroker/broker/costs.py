@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
 from llmbroker import prices
+from llmbroker.broker.claims import Price
 from llmbroker.exchange import Usage
 from llmbroker.journal import Call
 from llmbroker.pool import Lane, Need
 from llmbroker.preference import Tokens
 
-Price: TypeAlias = Callable[[Lane, str | None, Usage | None], tuple[float | None, str | None]]
 HOLDS = 900.0
 """Seconds for which a computed cost is used again; some prices depend on the hour."""
 REMEMBERED = 4096

@@ -28,6 +28,7 @@ T = TypeVar("T")
 KEPT = 7 * 86_400 * SECOND
 """An account is kept for so long after its window ended: an attempt that began in it may still be under way."""
 MOST_DEAD = 200
+MOST_SHOWN = 1000
 UNDER_WAY, LAPSED, ELSEWHERE = 0, 1, 2
 
 _MEASURES = ("calls", "tokens", "cost")
@@ -111,9 +112,7 @@ class Ledger:
 
         return self.store.transact(work, brief=brief)
 
-    def accounts(
-        self, names: Sequence[str], now: int, *, prefix: str = "", most: int = 1000, brief: bool = False
-    ) -> list[Account]:
+    def accounts(self, names: Sequence[str], now: int, prefix: str = "", *, brief: bool = False) -> list[Account]:
         """Return accounts of these limits in their present windows, the busiest first; ``prefix``: how their subjects begin."""
         if not names:
             return []
@@ -122,7 +121,7 @@ class Ledger:
             f"{_SELECT} WHERE name IN ({', '.join('?' * len(names))}) AND (ends IS NULL OR ends > ?)"
             " AND substr(subject, 1, ?) = ? ORDER BY spent_calls DESC, name, subject LIMIT ?"
         )
-        values = (*names, now, len(prefix), prefix, most)
+        values = (*names, now, len(prefix), prefix, MOST_SHOWN)
         return self.store.transact(
             lambda db: [_read(row) for row in db.execute(sql, values).fetchall()], reads=True, brief=brief
         )
