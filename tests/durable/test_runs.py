@@ -226,6 +226,20 @@ def test_a_budget_counts_over_all_lives_of_a_run(runs: Runs) -> None:
     assert caught.value.spent.steps >= 4
 
 
+@both
+@pytest.mark.parametrize("watched", [False, True], ids=["whole", "streamed"])
+def test_a_run_that_goes_on_still_knows_that_it_made_a_call_of_unknown_price(runs: Runs, kind: str, watched: bool) -> None:
+    go: Any = seen if watched else run
+    turn = calls(("echo", '{"n": 1}'))
+    with pytest.raises(ServerError):
+        go(runs, kind, [turn, ServerError("down")], "Hi", run_id="r", tools=[echo], budget=Budget(cost=5, unknown_price="free"))
+    with pytest.raises(BudgetError, match="Nobody knows what a call of") as caught:
+        go(runs, kind, [], run_id="r", tools=[echo], budget=Budget(cost=5))
+    assert caught.value.spent.unpriced >= 1
+    with pytest.raises(BudgetError, match="Nobody knows"):
+        go(runs, kind, [turn], "Hi", run_id="other", tools=[echo], budget=Budget(cost=5))
+
+
 def test_two_processes_do_not_run_one_run(runs: Runs) -> None:
     runs._store.claim("r", runs._store.mark(), time.time())
     with pytest.raises(RunBusyError, match=f"process {os.getpid()}"):
