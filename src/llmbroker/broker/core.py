@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmbroker.broker.accounts import Accounts
+from llmbroker.broker.claims import Price
 from llmbroker.broker.costs import Costs
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.keys import Lanes
@@ -49,7 +50,7 @@ class Core:
         lanes: Lanes,
         journal: Journal,
         *,
-        price: Callable[[Lane, str | None, Usage | None], tuple[float | None, str | None]],
+        price: Price,
         rate: Callable[..., Any],
         key_help: Callable[[str], KeyHelp | None],
         offer_local: bool,

@@ -82,14 +82,15 @@ class Engine:
         self.lanes = Lanes(self.setup.pool, self.setup.able, self.keys, fresh=fresh, fallback=self.setup.fallback)
         self.journal = self.setup.journal
         price: Price = lambda lane, answered, usage: price_of(lane, answered, usage, utc(port.time()))  # noqa: E731
-        counted, late = self.setup.limits, (self.setup.store, self.setup.unread) if self.setup.unread is not None else None
+        limited = self.setup.limits
+        late = None if self.setup.unread is None else (self.setup.store, self.setup.unread)
         self.core = Core(
             port,
             self.desk,
             self.lanes,
             self.journal,
             price=price,
-            accounts=Accounts(port, counted, self.journal, price, late) if counted or late else None,
+            accounts=Accounts(port, limited, self.journal, price, late) if limited or late else None,
             rate=rate,
             key_help=self.setup.help_for,
             offer_local=source is None and pool is None and self.setup.fallback is None,
