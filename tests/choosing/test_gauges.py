@@ -74,8 +74,8 @@ def test_tokens_of_the_answer_are_learnt_and_counted_in() -> None:
 
 
 def test_a_request_that_is_larger_than_the_limit_goes_out_when_all_is_there() -> None:
-    quota = told(meter(6000, 6000, 0.0, kind="tokens"))
-    assert quota.opens(1.0, 10**7) == 1.0
+    assert told(meter(6000, 6000, 60.0, kind="tokens")).opens(1.0, 10**7) == 1.0
+    assert told(meter(5999, 6000, 60.0, kind="tokens")).opens(1.0, 10**7) == 60.0 + LATE
 
 
 def test_after_the_reset_the_limit_goes_out_and_no_more() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmbroker.quotas import Quota
+from llmbroker.windows import LATE, Learnt
 
 NO_TAKES = 0.1
 
@@ -144,6 +145,31 @@ def test_a_refusal_that_states_its_numbers_makes_a_bucket() -> None:
     assert quota.bucket.rate == pytest.approx(1500 / 11.25)
     assert quota.opens(0.2, 0) == pytest.approx(again, abs=0.2)
     assert quota.opens(60.0, 0) == 60.0
+
+
+def test_a_request_that_is_larger_than_the_bucket_takes_no_more_than_all_of_it() -> None:
+    quota = Quota()
+    quota.refused(0.0, 0.1, 12.0, SAID, 0, 0.0)
+    assert quota.send(60.0, 10**6) == 8000.0
+
+
+def test_a_day_that_is_used_up_makes_no_bucket() -> None:
+    said = "tokens per day (TPD): Limit 100000, Used 99900, Requested 2500. Please try again in 34m33.6s."
+    quota = Quota()
+    assert quota.refused(0.0, 0.1, 2073.6, said, 0, 0.0) is None
+    assert quota.bucket is None
+
+
+def test_what_others_sent_since_they_were_heard_of_is_taken_for_as_much_as_was_sent_here() -> None:
+    quota = Quota()
+    assert quota.adopt(Learnt(at=120.0, arcs={60.0: (0.0, 0.1, 4)}, counts=(10, 10)), 0.0, 120.0)
+    quota.share()
+    quota.heard = 124.0
+    for at in range(125, 131):
+        quota.send(float(at), 0)
+    assert quota.opens(131.0, 0) == 131.0
+    quota.others = 1
+    assert quota.opens(131.0, 0) == pytest.approx(180.1 + LATE)
 
 
 def test_a_stated_wait_stands_for_itself() -> None:
