@@ -52,6 +52,15 @@ def test_a_refused_attempt_took_nothing() -> None:
     assert quota.opens(5.0, 0) == 5.0
 
 
+def test_windows_of_ever_other_names_are_few_and_make_room_once_they_say_nothing() -> None:
+    quota = told(*(meter(5, None, 1.0, name=f"window {number}") for number in range(40)))
+    assert quota.gauges is not None
+    assert len(quota.gauges.shown(0.5)) == 16
+    for at in (100.0, 101.0):
+        quota.stated([meter(0, name="another")], at, at)
+    assert [one[0] for one in quota.gauges.shown(102.0)] == ["another"]
+
+
 def test_an_attempt_that_was_never_made_took_nothing() -> None:
     quota = told(meter(1))
     quota.unsent(quota.send(1.0, 0), 1.0, 1.0)
