@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pydantic
 import pytest
 from tests.loop.scripted import Face, calls, results, says
@@ -376,6 +377,19 @@ def test_a_model_that_never_finds_the_form_is_an_error(loop: Face) -> None:
     error = loop.fail(InvalidRequestError, [says("no")] * 4, "Hi", tools=[echo], dispatch=None, output=Weather)
     assert "holds no JSON" in str(error)
     assert len(error.messages) == 8
+
+
+@pytest.mark.parametrize("said", ['{"city": "Paris", "degrees": 20}', "It is warm."], ids=["in the form", "in words"])
+@pytest.mark.parametrize(
+    "end", [{"budget": Budget(steps=1, at_limit="answer")}, {"stop_when": lambda info: True}], ids=["at a limit", "stopped"]
+)
+def test_where_nothing_more_may_be_asked_the_last_words_count_as_far_as_they_have_the_form(
+    loop: Face, end: Any, said: str
+) -> None:
+    asked = msgspec.structs.replace(calls(("echo", '{"n": 1}')), text=said)
+    reply = go(loop, [asked, says(said)], [echo], output=Weather, **end)
+    assert reply.tool_loop.stop in ("budget", "stop_when")
+    assert reply.parsed == (Weather("Paris", 20) if said.startswith("{") else None)
 
 
 # -- budgets -----------------------------------------------------------------------------------------------------------------
