@@ -99,3 +99,14 @@ def test_a_stream_in_place_of_a_whole_answer_with_a_fault_in_it_is_no_answer(dia
     port = Replay().on(None, Answer(headers={"content-type": content_type(dialect, stream=True)}, body=body))
     with pytest.raises((InvalidProviderResponseError, ProviderError)):
         DirectClient(base_url="http://s.example/v1", model="m", dialect=dialect, io=port).chat("hi")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_end_that_comes_with_what_cannot_be_read_ends_nothing(kind: str) -> None:
+    first = b'{"model": "m", "message": {"role": "assistant", "content": "Well"}, "done": false}'
+    call = b'{"function": {"name": 9, "arguments": {}}}'
+    last = b'{"model": "m", "message": {"content": "", "tool_calls": [' + call + b']}, "done": true, "done_reason": "stop"}'
+    _, reply, error = read(kind, "ollama", framed("ollama", first) + framed("ollama", last))
+    assert reply is None
+    assert isinstance(error, StreamInterruptedError)
+    assert error.text == "Well"
