@@ -455,6 +455,10 @@ def used(usage: Usage | None, guess: Guess, whole: bool) -> Usage:
 def worded(place: int, amount: int, most: int | None = None) -> str:
     """Return an amount with its unit: ``3 calls``, ``1,200 of 5,000 tokens``, ``$0.25``."""
     if MEASURES[place] == "cost":
-        shown = [f"${part / BILLION:,.6f}".rstrip("0").rstrip(".") for part in (amount, most) if part is not None]
-        return " of ".join(shown)
+        return " of ".join(dollars(part / BILLION) for part in (amount, most) if part is not None)
     return f"{amount:,}{f' of {most:,}' if most is not None else ''} {MEASURES[place]}"
+
+
+def dollars(amount: float) -> str:
+    """Return US dollars as they are shown: ``$0.25``, ``$1,200``; to a millionth."""
+    return f"${amount:,.6f}".rstrip("0").rstrip(".")

@@ -52,6 +52,6 @@ def _rows(state: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _shown(measure: str, amount: float) -> str:
-    if measure != "cost":
-        return f"{amount:,.0f}"
-    return f"${amount:,.6f}".rstrip("0").rstrip(".")
+    from llmbroker.allowances import dollars
+
+    return dollars(amount) if measure == "cost" else f"{amount:,.0f}"
