@@ -100,17 +100,20 @@ class Waiter:
     Attributes:
         wants: names of the members that could serve it.
         wake: called, from any thread, when ``offer`` was set.
-        offer: the member whose slot is kept for this call until it looks, or None.
+        pool: the members and their lanes as its call sees them.
+        offer: the member whose slot is kept for this call until it looks, or None. ``key``: the key of that slot.
         asleep: whether it waits now.
         ticket: its place in the queue.
     """
 
-    __slots__ = ("asleep", "offer", "ticket", "wake", "wants")
+    __slots__ = ("asleep", "key", "offer", "pool", "ticket", "wake", "wants")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wants: frozenset[str] = frozenset()
         self.wake = wake
+        self.pool: Any = ()
         self.offer: Any = None
+        self.key: Any = None
         self.asleep = False
         self.ticket = 0
 
@@ -143,9 +146,10 @@ class Queue:
         """Return those that sleep without an offer, the oldest first."""
         return [waiter for waiter in self._waiters.values() if waiter.asleep and waiter.offer is None]
 
-    def next_for(self, name: str, after: int = 0) -> Waiter | None:
-        """Return the oldest sleeping waiter that wants this member, of those behind the ticket ``after``."""
+    def next_for(self, name: str, after: int = 0, able: Callable[[Waiter], Any] | None = None) -> Waiter | None:
+        """Return the oldest sleeping waiter that wants this member, of those behind the ticket ``after`` that are able to."""
         for waiter in self._waiters.values():
-            if waiter.asleep and waiter.offer is None and waiter.ticket > after and name in waiter.wants:
+            waits = waiter.asleep and waiter.offer is None and waiter.ticket > after and name in waiter.wants
+            if waits and (able is None or able(waiter)):
                 return waiter
         return None

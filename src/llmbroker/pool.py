@@ -35,7 +35,7 @@ UNKNOWN_NORMAL = 60.0
 class Key:
     """One credential at one provider, with what all its models share."""
 
-    __slots__ = ("account", "cap", "crowding", "health", "mark", "members", "quota", "refs", "running", "source")
+    __slots__ = ("account", "cap", "crowding", "health", "kept", "mark", "members", "quota", "refs", "running", "source")
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -52,6 +52,8 @@ class Key:
         self.cap = Cap()
         self.crowding = Crowding()
         self.running = 0
+        self.kept = 0
+        """How many slots more are kept for calls that were woken and have not looked yet."""
 
     @property
     def bound(self) -> int | None:
@@ -61,7 +63,7 @@ class Key:
 
     def free(self, now: float) -> bool:
         """Whether one more attempt may begin beside those that run and those for which a slot is kept."""
-        taken = self.running + sum(member.kept for member in self.members)
+        taken = self.running + self.kept
         return self.cap.free(taken) and self.crowding.free(taken, now)
 
 

@@ -342,7 +342,7 @@ def _why_not(lane: Lane, now: float, tried: bool, need: Need) -> Passed:
             surely=bool(said),
         )
     key = lane.key
-    if key.crowding.limit is not None and not key.crowding.free(key.running, now):
+    if key.crowding.limit is not None and not key.crowding.free(key.running + key.kept, now):
         text = f"it serves about {key.bound} at once, more would wait in line there"
         until = key.crowding.until if key.crowding.until < math.inf else None
         return Passed(lane.member.name, "busy", text, until, True, surely=False)

@@ -133,3 +133,32 @@ def test_a_slot_that_was_left_to_others_and_that_nobody_took_is_taken() -> None:
     assert plan.next_at == pytest.approx(16.52)
     _, lease = desk.take(entries(scarce), short, 16.52)
     assert lease is not None
+
+
+@pytest.mark.parametrize("scopes", [(None,), (None, "u")], ids=["one key", "some with a key of their own"])
+async def test_nobody_who_waits_for_a_key_of_several_models_is_overtaken(scopes: Any) -> None:
+    names = ("a", "b", "c")
+    world = World(**{name: ok(name, delay=2.0) for name in names})
+    pool = [member(name, 0.5, api_key_ref="K") for name in names]
+    keys = {"K": "sk-ours", "u/K": "sk-theirs"}
+    async with AsyncBroker(pool=pool, io=world.port, journal=":memory:", secrets=keys) as broker:
+        faces = [broker if scope is None else broker.for_scope(scope) for scope in scopes]
+        for face in faces:
+            await face.chat(MESSAGE, wait=60.0)
+        for one in broker._engine.lanes.all():
+            one.key.crowding.limit = 3.0
+        world.bodies.clear()
+        world.hits.clear()
+
+        async def ask(number: int) -> None:
+            await world.port.sleep(0.001 * number)
+            await faces[number % len(faces)].chat(str(number), wait=600.0)
+
+        await asyncio.gather(*(ask(number) for number in range(40)))
+        states = (await broker.snapshot()).values()
+        assert [state.running for state in states] == [0, 0, 0]
+        assert len({key for _, _, key in world.hits}) == len(scopes)
+        asked = [int(body["messages"][0]["content"]) for body in world.bodies]
+        for part in range(len(faces)):
+            own = [number for number in asked if number % len(faces) == part]
+            assert own == sorted(own)

@@ -6,6 +6,7 @@ sends or reads a clock.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -14,7 +15,7 @@ from llmbroker.broker.replies import Ask
 from llmbroker.health import BROKEN, HANGING, HOUR, RATE_LIMITED, Dice, Health, Verdict, judge
 from llmbroker.learning import Beliefs
 from llmbroker.limits import Credit, Queue, Waiter
-from llmbroker.pool import Lane, Lease, Member, Need
+from llmbroker.pool import Key, Lane, Lease, Member, Need
 from llmbroker.router import HOPELESS, SURE, Entry, Move, Passed, Plan, Step, decide, plan
 
 SPARED = 0.75
@@ -75,9 +76,7 @@ class Desk:
             offered: Member | None = None
             if waiter is not None:
                 waiter.asleep = False
-                if (offered := waiter.offer) is not None:
-                    waiter.offer = None
-                    _unkept(offered)
+                offered = _unkept(waiter)
             made = self._plan(entries, ask, now)
             if fit is None and len(self.calls) > 1:
                 made = self._spared(made, ask, now)
@@ -98,6 +97,7 @@ class Desk:
                     self.queue.add(waiter)
                 else:
                     waiter.wake = wake()
+                waiter.pool = entries
                 waiter.wants = made.offers if ask.limited else made.wants
                 waiter.asleep = True
             if offered is not None and (lease is None or lease.lane.member is not offered):
@@ -176,9 +176,7 @@ class Desk:
             ask.waiter = None
             waiter.asleep = False
             self.queue.remove(waiter)
-            if waiter.offer is not None:
-                member, waiter.offer = waiter.offer, None
-                _unkept(member)
+            if (member := _unkept(waiter)) is not None:
                 self._wake((member,), 1, now)
 
     def _wake(self, members: Iterable[Member], count: int, now: float, after: int = 0) -> None:
@@ -190,12 +188,14 @@ class Desk:
             if not member.health.free(now):
                 continue
             while count > 0 and (parallel is None or member.running < parallel):
-                waiter = self.queue.next_for(member.name, after)
+                keys = _Keys(member, now)
+                waiter = self.queue.next_for(member.name, after, keys.of)
                 if waiter is None:
                     break
-                waiter.offer = member
+                waiter.offer, waiter.key = member, keys.of(waiter)
                 member.running += 1
                 member.kept += 1
+                waiter.key.kept += 1
                 count -= 1
                 waiter.wake()
 
@@ -205,9 +205,16 @@ class Desk:
                 lease.learn(now)
             lane = lease.lane
             siblings = lane.key.members
+            if len(siblings) > 1 and lane.key.bound is not None:
+                self._wake(sorted(siblings, key=self._first), 1 + more, now)  # one slot for all of them
+                return
             self._wake((lane.member,), 1 + more, now)
-            if len(siblings) > 1 and (more or lane.key.bound is not None):
+            if len(siblings) > 1 and more:
                 self._wake([m for m in siblings if m is not lane.member], 1 + more, now)
+
+    def _first(self, member: Member) -> float:
+        waiter = self.queue.next_for(member.name)
+        return waiter.ticket if waiter is not None else math.inf
 
     # -- what came of it -------------------------------------------------------------------------------------------------
 
@@ -417,9 +424,32 @@ def _quick(steps: list[Step], seconds: Callable[[Step], float]) -> Step | None:
     return next(step for step, time in zip(steps, times, strict=True) if time <= bound)
 
 
-def _unkept(member: Member) -> None:
-    member.running -= 1
-    member.kept -= 1
+class _Keys:
+    """With which key each call that waits for a member could begin now."""
+
+    def __init__(self, member: Member, now: float) -> None:
+        self._member = member
+        self._now = now
+        self._found: dict[int, Key | None] = {}
+
+    def of(self, waiter: Waiter) -> Key | None:
+        """Return the first one that is free; calls of one scope have the same."""
+        pool = waiter.pool
+        if id(pool) not in self._found:
+            lanes = next((lanes for member, lanes in pool if member is self._member), ())
+            self._found[id(pool)] = next((lane.key for lane in lanes if lane.key.free(self._now)), None)
+        return self._found[id(pool)]
+
+
+def _unkept(waiter: Waiter) -> Member | None:
+    """Take back what is kept for a call; return whose slot that was."""
+    member: Member | None = waiter.offer
+    if member is not None:
+        member.running -= 1
+        member.kept -= 1
+        waiter.key.kept -= 1
+        waiter.offer = waiter.key = None
+    return member
 
 
 def _nobody(step: Step) -> bool:

@@ -118,7 +118,7 @@ class Lanes:
             member.running = member.kept = 0
             member.health.trials = 0
         for lane in self._lanes.values():
-            lane.health.trials = lane.key.health.trials = lane.key.running = 0
+            lane.health.trials = lane.key.health.trials = lane.key.running = lane.key.kept = 0
 
     def all(self) -> list[Lane]:
         """Return every lane that was made."""
