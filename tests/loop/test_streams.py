@@ -414,3 +414,14 @@ def test_a_pause_ends_the_events_as_an_answer_does(dialect: str, kind: str) -> N
     assert [type(event) for event in events[-3:]] == [ToolFinished, StepFinished, LoopFinished]
     assert events[-2].reply.tool_calls and [call.name for call in reply.pending] == ["held"]
     assert events[-1].reply is reply
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_words_that_a_spent_budget_leaves_are_a_step_with_its_beginning_and_end(kind: str) -> None:
+    port, events = scripted("openai-chat", made_reply("", [("weather", {"city": "Rome"})]), made_reply("Sunny.")), []
+    budget = llmbroker.Budget(steps=1, at_limit="answer")
+    reply = watched(kind, client(port, "openai-chat", kind), "Hi", events, tools=[weather], budget=budget)
+    assert reply.text == "Sunny."
+    begun, ended = ([event.step for event in events if isinstance(event, one)] for one in (StepStarted, StepFinished))
+    assert len(begun) == 2 and begun == ended
+    assert type(events[-2]) is StepFinished and events[-2].reply is events[-1].reply

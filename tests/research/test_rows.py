@@ -465,6 +465,17 @@ def test_one_process_at_a_time_uses_a_run_file(lab: Any, tmp_path: Path) -> None
         other.join(20)
 
 
+def test_a_run_file_that_is_refused_stays_free_for_its_owner(tmp_path: Path) -> None:
+    RunFile(tmp_path / "run.db").close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.db", isolation_level=None)) as owner:
+        owner.execute("UPDATE facts SET value = '99' WHERE name = 'version'")
+    with pytest.raises(ConfigurationError, match="newer version") as refused:
+        RunFile(tmp_path / "run.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.db", isolation_level=None, timeout=0.0)) as owner:
+        owner.execute("UPDATE facts SET value = '1' WHERE name = 'version'")
+    assert refused.value is not None  # until here the error holds what was open when it was raised
+
+
 @pytest.mark.parametrize("content", [b"this is no database at all, only a text that is long enough", b"{}"])
 def test_what_is_no_run_file_is_left_alone(rows: Face, lab: Any, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "notes.txt"

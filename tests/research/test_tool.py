@@ -80,6 +80,13 @@ def test_arguments_may_be_called_type_and_properties() -> None:
     assert set(tool.schema["properties"]) == {"type_of", "properties_n"}
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    made: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        made = {"type": "array", "items": made}
+    return made
+
+
 @pytest.mark.parametrize(
     ("parameters", "required", "reason"),
     [
@@ -101,6 +108,8 @@ def test_arguments_may_be_called_type_and_properties() -> None:
         ({"type": "object", "properties": {"a": {}}, "required": "a"}, None, "list of names"),
         ({"a": "string", "b": "string"}, None, "does not take b"),
         ({"a": {"type": "string", "default": object()}}, None, "JSON"),
+        ({"a": _nested(100)}, None, "nested too deeply"),
+        ({"a": _nested(10_000)}, None, "JSON"),
     ],
 )
 def test_an_ambiguous_or_invalid_schema_is_refused_with_the_reason(parameters: Any, required: Any, reason: str) -> None:
