@@ -161,4 +161,5 @@ async def test_nobody_who_waits_for_a_key_of_several_models_is_overtaken(scopes:
         asked = [int(body["messages"][0]["content"]) for body in world.bodies]
         for part in range(len(faces)):
             own = [number for number in asked if number % len(faces) == part]
-            assert own == sorted(own)
+            turns = zip(own, sorted(own), strict=True)
+            assert all(abs(number - turn) < 3 * len(faces) for number, turn in turns), "three are woken in one moment"
