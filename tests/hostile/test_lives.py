@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -136,15 +136,6 @@ def valid(messages: list[JSON]) -> None:
     assert validate(repair(messages)) == []
 
 
-@pytest.fixture
-def _keyboard() -> Iterator[None]:
-    """Hear Ctrl-C also where the tests run in the background of a shell, which has it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_keyboard")
 def test_ctrl_c_in_the_middle_of_parallel_tools_leaves_a_history_and_no_thread() -> None:
     threads, fds = threading.active_count(), psutil.Process().num_fds()
     begun, over = threading.Barrier(3), threading.Event()
@@ -332,7 +323,6 @@ def pressed(how: JSON) -> None:
     timer.join()
 
 
-@pytest.mark.usefixtures("_keyboard")
 @pytest.mark.parametrize("broken", [deadline, awaited_deadline, outer_deadline, pressed])
 def test_the_server_sees_at_once_that_its_caller_left(broken: Break) -> None:
     with Server(held) as server:
