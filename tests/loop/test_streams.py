@@ -423,5 +423,5 @@ def test_the_words_that_a_spent_budget_leaves_are_a_step_with_its_beginning_and_
     reply = watched(kind, client(port, "openai-chat", kind), "Hi", events, tools=[weather], budget=budget)
     assert reply.text == "Sunny."
     begun, ended = ([event.step for event in events if isinstance(event, one)] for one in (StepStarted, StepFinished))
-    assert len(begun) == 2 and begun == ended
+    assert begun == ended == [1, 2]
     assert type(events[-2]) is StepFinished and events[-2].reply.text == reply.text

@@ -80,7 +80,11 @@ async def _one(run: Run, step: Step) -> tuple[Any, bool]:
     if run.prepare_step is not None:
         await _prepare(run)
     if run.ledger is not None:
-        may_go_on(run)
+        try:
+            may_go_on(run)
+        except BudgetError:
+            run.step -= 1  # it was not begun
+            raise
         run.ledger.reserve_step()
     if run.watch is not None:
         run.watch.note(StepStarted(run.step))
