@@ -9,7 +9,7 @@ import pytest
 from tests.broker.worlds import World, member, ok
 from tests.choosing.parts import entries, half, lane
 
-from llmbroker import AsyncBroker, LLMBrokerError
+from llmbroker import AsyncBroker, LLMBrokerError, NoLLMAvailableError
 from llmbroker.broker.desk import Desk
 from llmbroker.broker.replies import Ask
 from llmbroker.exchange import make_request
@@ -77,6 +77,18 @@ async def test_alone_it_answers_those_who_have_time_left_and_works_for_nobody_wh
         assert len(world.hits) - asked < 1.15 * answered
         failed = [str(one) for one in got if isinstance(one, Exception)]
         assert any("at once, more would wait in line there" in text for text in failed)
+
+
+async def test_who_waited_for_a_slot_in_which_no_answer_would_come_in_time_is_told_so_and_what_to_do() -> None:
+    world = World(home=ok(delay=2.0))
+    async with AsyncBroker(pool=[member("home", 0.8, parallel=1)], io=world.port, journal=False) as broker:
+        await crowd(broker, 1, 4, 60.0)  # how long it takes is known now
+        failed = [one for one in await crowd(broker, 9, 1, 9.5) if isinstance(one, NoLLMAvailableError)]
+        untried = [error for error in failed if not error.attempts]
+        assert untried
+        assert {error.reason for error in untried} == {"timeout"}
+        assert any("home takes 2.0 s, 1.5 s are left" in str(error) for error in untried)
+        assert all("(wait=)" in str(error.hint) for error in failed)
 
 
 async def test_a_scarce_slot_is_left_to_a_call_that_has_more_time_but_not_to_an_empty_line() -> None:

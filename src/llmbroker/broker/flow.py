@@ -153,7 +153,8 @@ def _others_come(ask: Ask, plan: Plan) -> bool:
 async def _sleep(core: Core, ask: Ask, plan: Plan, now: float) -> None:
     """Wait until a slot is offered or a member comes back by itself; raise if that is not worth waiting for."""
     if not plan.wants:
-        raise nobody(core, ask, plan, plan.verdict)
+        # Whoever is free while the call begins nothing would answer too late.
+        raise nobody(core, ask, plan, "timeout" if plan.steps else plan.verdict)
     at = plan.next_at
     somebody_runs = any(passed.returns and passed.until is None for passed in plan.passed)
     if now >= ask.queue_until or (not somebody_runs and at is not None and at > ask.queue_until and plan.sure):
@@ -388,6 +389,7 @@ _HINTS = {
     "empty_pool": "Give Broker(pool=[LLMConfig(...)]) or a model list.",
     "all_disabled": "Switch one on again with enable_llm(name).",
     "unable": "Add a model to the pool that has it, or leave it out of the call.",
+    "timeout": "Give the call more time (wait=), ask fewer at once, or add a model; snapshot() shows who is busy.",
 }
 
 
@@ -399,9 +401,13 @@ def nobody(core: Core, ask: Ask, plan: Plan, reason: str) -> NoLLMAvailableError
         return _reached(ask, plan, now)
     at = plan.next_at
     retry_at = datetime.fromtimestamp(wall + max(0.0, at - now), UTC) if at is not None else None
-    shown = "; ".join(_why(passed, now) for passed in plan.passed[:8])
-    if len(plan.passed) > 8:
-        shown += f"; and {len(plan.passed) - 8} more"
+    left = f"{max(0.0, ask.deadline - now):.1f} s are left"
+    late = plan.steps if reason == "timeout" else ()
+    whys = [
+        *(_why(passed, now) for passed in plan.passed),
+        *(f"{s.lane.member.name} takes {s.usual:.1f} s, {left}" for s in late),
+    ]
+    shown = "; ".join(whys[:8]) + (f"; and {len(whys) - 8} more" if len(whys) > 8 else "")
     heads = {
         "empty_pool": "The pool is empty.",
         "no_keys": "No model of the pool has a key that works",
