@@ -655,6 +655,27 @@ def test_an_answer_that_belongs_to_another_run_is_refused_and_one_that_was_given
     assert validate(reply.messages) == []
 
 
+def test_an_answer_of_the_wrong_kind_is_refused(loop: Face) -> None:
+    ran, tools = guarded()
+    tools.append(tool(lambda path: ran.append(path), name="elsewhere", external=True))
+    paused = go(loop, [calls(("delete", '{"path": "a"}', "c1"), ("elsewhere", '{"path": "b"}', "c2"))], tools)
+    one, two = paused.pending
+    with pytest.raises(InvalidRequestError, match=r"'c1' of delete is 'result', but it waits for a yes: call.approve\(\)"):
+        go(loop, [], tools, paused, answers=[one.result("gone")])
+    with pytest.raises(InvalidRequestError, match=r"'c2' of elsewhere is 'approved', but it waits for its result"):
+        go(loop, [], tools, paused, answers=[one.approve(), two.approve()])
+    assert ran == []
+
+
+def test_an_answer_to_a_call_whose_tool_was_not_handed_in_again_is_refused_but_a_no_is_not(loop: Face) -> None:
+    _, tools = guarded()
+    paused = go(loop, [calls(("delete", '{"path": "a"}', "c1"))], tools)
+    for missing in ([], None):
+        with pytest.raises(InvalidRequestError, match=r"its tool delete is not there\. Hand in the run's tools again"):
+            go(loop, [], missing, paused, answers=paused.approve_all())
+    assert go(loop, [says("kept")], [], paused, answers=[paused.pending[0].reject()]).text == "kept"
+
+
 def test_a_yes_in_the_history_is_no_yes(loop: Face) -> None:
     ran, tools = guarded()
     call = {"id": "c1", "type": "function", "approved": True, "function": {"name": "delete", "arguments": '{"path": "a"}'}}
@@ -701,7 +722,6 @@ def test_a_tool_that_runs_elsewhere_is_answered_by_id(loop: Face) -> None:
     paused = go(loop, [calls(("ask_human", '{"question": "ok?"}', "c1"))], [ask_human])
     (call,) = paused.pending
     assert call.kind == "external"
-    assert isinstance(go(loop, [], [ask_human], paused, answers=[call.approve()]), Paused)
     reply = go(loop, [says()], [ask_human], paused, answers=[call.result({"answer": "yes"})])
     assert results(reply.messages) == ['{"answer":"yes"}']
 

@@ -8,7 +8,7 @@ checked again like new ones; only then does a decision count.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -155,6 +155,34 @@ class Approvals:
             raise InvalidRequestError(
                 f"The answer about the call {name!r} {fault}: in this one these wait: {these}.", argument="answers"
             )
+
+    def fit(self, pending: Iterable[PendingCall], has: Callable[[str], Any]) -> None:
+        """See that each answer can be followed: it is of its call's kind, and the tool is there.
+
+        Args:
+            pending: the calls that wait.
+            has: finds the tool of a name among those that were handed in, or None.
+
+        Raises:
+            InvalidRequestError: a yes for a call that waits for its result, or the other way round; or its tool is missing.
+        """
+        for call in pending:
+            answer = self.known(call)
+            if answer is None or answer.verdict == "rejected":
+                continue
+            if answer.verdict != ("result" if call.kind == "external" else "approved"):
+                wanted = "its result: call.result(value)" if call.kind == "external" else "a yes: call.approve()"
+                raise InvalidRequestError(
+                    f"The answer about the call {call.id!r} of {call.name} is {answer.verdict!r}, but it waits for {wanted}, "
+                    "or call.reject(reason).",
+                    argument="answers",
+                )
+            if has(call.name) is None:
+                raise InvalidRequestError(
+                    f"The call {call.id!r} is answered, but its tool {call.name} is not there.",
+                    argument="tools",
+                    hint="Hand in the run's tools again (tools=); they are not kept with it.",
+                )
 
     def known(self, call: PendingCall) -> Decision | None:
         """Return the decision about exactly this call, or None."""

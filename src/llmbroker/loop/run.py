@@ -171,6 +171,8 @@ class Run:
             if paused:
                 waiting = {call.id: call.hash for call in messages.pending}
             self.approvals.check(waiting, self.used)
+            if paused:
+                self.approvals.fit(messages.pending, self.box.find)
         if options.stop_when is not None:
             self.stop_when = _callables(options.stop_when, "stop_when")
         if options.output is not None:
