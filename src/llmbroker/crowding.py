@@ -23,6 +23,8 @@ FIRST = 12
 """Answers in a crowd before one is looked at for the first time."""
 COUNTED = 24
 """Answers by which a rate, and how long they take, is measured."""
+RATED = 8
+"""Answers of one crowd, at least, by which its rate is measured."""
 PATIENCE = 4096
 """Answers in a crowd, at most, between two looks."""
 SLOWED = 2.0
@@ -36,6 +38,8 @@ KEPT = 0.65
 """Share of the rate of answers that a bound must leave."""
 SLOWER = 0.4
 """A bound that is higher by a quarter stands if answers take longer by less than this share of a quarter."""
+LONGER = 0.5
+"""Share of what answers took longer than usual before such a trial that failed by which it becomes the usual."""
 MORE = 1.25
 """A bound is tried higher by this factor, by one at least."""
 
@@ -51,6 +55,8 @@ class Crowding:
     """
 
     __slots__ = (
+        "_alone",
+        "_base",
         "_before",
         "_counted",
         "_crowded",
@@ -72,10 +78,12 @@ class Crowding:
         self.news = False
         self._seen: deque[tuple[int, float]] = deque(maxlen=SEEN)
         self._times: deque[float] = deque(maxlen=COUNTED)
+        self._alone = -math.inf  # there was no crowd then
         self._crowded = 0
         self._patience = FIRST
         self._target = LEAST
         self._rate = 0.0
+        self._base = math.inf  # how long answers took before a higher bound was tried
         self._before: float | None = None  # the bound before this trial
         self._counted: int | None = None  # answers of this trial; below 0: it has not quite begun; None: there is none
 
@@ -89,6 +97,8 @@ class Crowding:
             now: the time.
         """
         self._seen.append((beside, seconds))
+        if beside < (CROWD if self.limit is None else 1):
+            self._alone = max(self._alone, now - seconds)
         self._times.append(now)
         if self._counted is not None:
             before = self.limit
@@ -97,7 +107,7 @@ class Crowding:
         if beside < CROWD if self.limit is None else beside + 1 < int(self.limit):
             return 0
         self._crowded += 1
-        if self._crowded < self._patience:
+        if self._crowded < self._patience or (self.limit is None and self._rated() is None):
             return 0
         self._crowded = 0
         if self.limit is None:
@@ -106,7 +116,9 @@ class Crowding:
         if self._recent() > SLOWED * self.usual:
             self._target = LEAST
             self._lower(max(LEAST, self.limit / 2.0), running, now)
-            return 0
+            if self._counted is not None:
+                return 0
+            self.usual = self._recent()  # no lower bound can be tried, so that is how long they take
         return self._higher()
 
     def free(self, running: int, now: float) -> bool:
@@ -134,14 +146,15 @@ class Crowding:
             self._lower(max(self._target, STEP * level), running, now)
 
     def _lower(self, limit: float, running: int, now: float) -> None:
-        span = self._times[-1] - self._times[0]
-        if span > 0.0 and (self.limit is None or limit < self.limit):
-            self._rate = (len(self._times) - 1) / span
+        rate = self._rated()
+        if rate is not None and (self.limit is None or limit < self.limit):
+            self._rate = rate
             self._before, self.limit, self._counted = self.limit, limit, -1
             self.until = now + (running + COUNTED) / (KEPT * self._rate)
 
     def _higher(self) -> int:
         assert self.limit is not None
+        self._base = self._recent()
         self._before, self.limit = self.limit, max(self.limit + 1.0, MORE * self.limit)
         self._counted = -int(self.limit)  # those that began under the old bound say nothing
         return _more(self._before, self.limit)
@@ -170,7 +183,7 @@ class Crowding:
         assert self.limit is not None
         self.usual = self._recent()
         self.until, self._counted = math.inf, None
-        self._patience = FIRST
+        self._patience = FIRST if lower else max(FIRST, self._patience // 4)  # one success may be chance
         if lower and self.limit > self._target:
             self._lower(max(self._target, STEP * self.limit), running, now)
         else:
@@ -187,6 +200,15 @@ class Crowding:
             self._seen.clear()
         elif lower:
             self.usual = self._recent()  # slow, not full
+        else:
+            self.usual += max(0.0, LONGER * (self._base - self.usual))
+
+    def _rated(self) -> float | None:
+        """Return how many answers came in a second, of all that are counted or of this crowd alone, whichever is more."""
+        crowd = [time for time in self._times if time >= self._alone]
+        if len(crowd) < RATED or crowd[-1] <= crowd[0]:
+            return None
+        return max((len(times) - 1) / (times[-1] - times[0]) for times in (crowd, self._times))
 
     def _recent(self) -> float:
         """Return how long the last answers took in the mean, in seconds."""

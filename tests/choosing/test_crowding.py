@@ -126,6 +126,49 @@ def test_the_bound_follows_a_server_that_gets_more_slots_and_fewer() -> None:
     assert (world.answers - answers) / (world.now - began) > 0.93 * 2 / 2.25
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_least_bound_is_given_up_however_much_longer_answers_take_meanwhile(seed: int) -> None:
+    crowding = Crowding()
+    world = Served(crowding, 1, 16, steady(seed, 0.4, 0.6)).run(1500)
+    world.service = steady(seed, 1.2, 1.8)
+    world.run(600)
+    assert crowding.limit is not None
+    assert int(crowding.limit) == 2
+    world.slots, world.service = 1000, steady(seed, 30.0, 60.0)
+    world.run(6000)
+    assert crowding.limit is None or crowding.limit >= 16
+
+
+@pytest.mark.parametrize("longer", [1.3, 1.6, 1.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bound_is_given_up_also_when_answers_take_a_little_longer_meanwhile(seed: int, longer: float) -> None:
+    crowding = Crowding()
+    world = Served(crowding, 1, 16, steady(seed, 0.4, 0.6)).run(600)
+    assert crowding.limit is not None
+    assert crowding.limit < 6
+    each = longer * crowding.usual
+    world.slots, world.service = 1000, steady(seed, 0.9 * each, 1.1 * each)
+    world.run(14000)
+    assert crowding.limit is None or crowding.limit >= 10
+
+
+def test_bursts_that_follow_hours_of_few_short_calls_are_no_line() -> None:
+    crowding, dice, now = Crowding(), random.Random(1), 0.0
+    for _ in range(8):
+        for _ in range(20):
+            now += 60.0
+            crowding.answered(0, 0, 0.5, now)
+        now += 3600.0
+        waiting, ends, began = 50, [], now
+        while waiting or ends:
+            while waiting and crowding.free(len(ends), now):
+                waiting -= 1
+                heapq.heappush(ends, (now + dice.uniform(4.0, 6.0), now, len(ends)))
+            now, start, beside = heapq.heappop(ends)
+            crowding.answered(beside, len(ends), now - start, now)
+        assert now - began < 8.0
+
+
 def test_a_trial_in_which_nothing_comes_ends_by_itself() -> None:
     crowding = Crowding()
     for index in range(FIRST):
