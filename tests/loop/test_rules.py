@@ -522,6 +522,22 @@ def test_cost_is_counted_by_the_price_list() -> None:
     assert caught.value.spent.cost == 6.0
 
 
+@pytest.mark.parametrize(
+    ("price", "cost"), [({"input": 2.0, "output": 2.0}, 4.0), ({"input": 0, "output": 0}, 0.0), (None, None)]
+)
+@pytest.mark.parametrize("scope", [None, "bob"])
+def test_the_sums_of_a_plain_loop_have_what_its_calls_cost(price: Any, cost: float | None, scope: str | None) -> None:
+    import llmbroker
+    from llmbroker.testing import ScriptedModel, made_reply
+
+    used = Usage(1_000_000, 0, total_tokens=1_000_000)
+    model = ScriptedModel(made_reply("", [("echo", {"n": 1})], usage=used), made_reply("done", usage=used))
+    pool = [llmbroker.LLMConfig(name="a", model="m", base_url="http://a.example/v1", api_key_ref="", price=price)]
+    with llmbroker.Broker(pool=pool, journal=False, io=model.port()) as broker:
+        caller = broker if scope is None else broker.for_scope(scope)
+        assert llmbroker.run_tool_loop(caller, "Hi", tools=[echo]).tool_loop.cost == cost
+
+
 def test_a_loop_whose_cost_is_limited_ends_after_a_call_that_nobody_can_price(loop: Face) -> None:
     with pytest.raises(BudgetError, match=r"Nobody knows what a call of .* costs, so the loop's budget of 5 dollars") as caught:
         go(loop, [calls(("echo", '{"n": 1}')), says("done")], [echo], budget=Budget(cost=5.0))

@@ -109,11 +109,10 @@ async def _one(run: Run, step: Step) -> tuple[Any, bool]:
     return reply, done
 
 
-def told(run: Run, reply: Any) -> None:
+def told(run: Run, reply: Any, cost: float | None) -> None:
     """Count what a model call took, and tell who watches."""
     run.last_reply = reply
     usage = getattr(reply, "usage", None)
-    cost = cost_of(run, reply) if run.ledger is not None or run.watch is not None else None
     if run.ledger is not None:
         run.ledger.add(usage, cost)
     if run.watch is None:
@@ -230,12 +229,15 @@ def spent(run: Run, limit: str) -> BudgetError:
         ledger = ledger.parent
     if ledger is not None:
         name = getattr(run.last_reply, "llm_name", None) or getattr(run.last_reply, "model", None) or "the model"
+        silent = isinstance(run.last_reply, Reply) and run.last_reply.usage is None
+        why = f"An answer of {name} does not say how many tokens it took" if silent else f"Nobody knows what a call of {name} costs"
+        price = "Say" if silent else "Declare its price (LLMConfig(price=...)), or say"
         return BudgetError(
-            f"Nobody knows what a call of {name} costs, so the loop's budget of {ledger.budget.cost:g} dollars cannot be kept.",
+            f"{why}, so the loop's budget of {ledger.budget.cost:g} dollars cannot be kept.",
             limit=limit,
             reply=run.last_reply,
             spent=sums,
-            hint='Declare its price (LLMConfig(price=...)), or say how it counts: Budget(unknown_price="free"), or dollars.',
+            hint=f'{price} how it counts: Budget(unknown_price="free"), or dollars.',
         )
     return BudgetError(
         f"The budget of the loop is used up: {limit}, after {sums.steps} model calls and {sums.tool_calls} tool calls.",

@@ -26,7 +26,7 @@ import msgspec
 from llmbroker.errors import MalformedCallError, ToolLimitError, ToolLoopLimitError
 from llmbroker.exchange import Reply
 from llmbroker.loop.approval import PauseLoop, PendingCall
-from llmbroker.loop.bounds import bounded_flow, may_go_on, prepared, spent, told
+from llmbroker.loop.bounds import bounded_flow, cost_of, may_go_on, prepared, spent, told
 from llmbroker.loop.execute import bind, ready_event, run_all
 from llmbroker.loop.run import JSON, Plan, Run, used_ids
 from llmbroker.messages import History, shown
@@ -70,8 +70,10 @@ async def _step(run: Run) -> tuple[Any, bool]:
         _correct(run, error.generation, error.detail or str(error))
         return None, False
     turn = read_turn(reply, run.used)
+    cost = cost_of(run, reply)
+    run.tally.pay(cost)
     if run.bounded or run.watch is not None:
-        told(run, reply)
+        told(run, reply, cost)
     run.own = isinstance(reply, Reply)
     run.tally.add(_member(reply, "usage"))
     if not run.keep_tool_choice:

@@ -75,7 +75,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
         unknown_usage: model calls whose usage is not known.
         reasoning: output tokens that were reasoning.
         cached: input tokens that were read from a cache.
-        cost: US dollars of the calls whose price is known; None if none is, or where the caller keeps no prices.
+        cost: US dollars of the calls whose price is known; None if none is.
         stop: what ended the loop before the model did: ``stop_when``, ``budget`` (see ``Budget.at_limit``) or ``paused``; else
             None.
     """
@@ -113,7 +113,7 @@ class Transcript:
 class Tally:
     """Adds up usage; what a call does not say is not counted as 0."""
 
-    __slots__ = ("cached", "calls", "reasoning", "rec", "sent", "unknown")
+    __slots__ = ("cached", "calls", "cost", "reasoning", "rec", "sent", "unknown")
 
     def __init__(self) -> None:
         self.calls = 0
@@ -122,6 +122,7 @@ class Tally:
         self.rec: int | None = None
         self.reasoning: int | None = None
         self.cached: int | None = None
+        self.cost: float | None = None
 
     def add(self, usage: Any) -> None:
         """Count the usage of one answer, ours or of any shape that names tokens."""
@@ -141,9 +142,14 @@ class Tally:
         self.reasoning = _sum(self.reasoning, _tokens(usage, "reasoning_tokens"))
         self.cached = _sum(self.cached, _tokens(usage, "cached_input_tokens"))
 
-    def closed(self, rows: int, stop: str | None = None, cost: float | None = None) -> ToolLoop:
+    def pay(self, dollars: float | None) -> None:
+        """Count what one answer cost."""
+        if dollars is not None:
+            self.cost = (self.cost or 0.0) + dollars
+
+    def closed(self, rows: int, stop: str | None = None) -> ToolLoop:
         """Return the sums."""
-        return ToolLoop(self.calls, self.sent, self.rec, rows, self.unknown, self.reasoning, self.cached, cost, stop)
+        return ToolLoop(self.calls, self.sent, self.rec, rows, self.unknown, self.reasoning, self.cached, self.cost, stop)
 
 
 def _sum(known: int | None, new: int | None) -> int | None:
