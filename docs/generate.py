@@ -195,7 +195,9 @@ def command_help() -> str:
         parser = parser_of(name)
         rows = []
         for action in parser._actions[1:]:
-            value = action.metavar or ("|".join(action.choices) if action.choices else "" if action.nargs == 0 else "N")
+            value = action.metavar or (
+                "|".join(action.choices) if action.choices else "" if action.nargs == 0 else action.dest.upper()
+            )
             shown = ", ".join(action.option_strings) if action.option_strings else ""
             words = " ".join((action.help or "").split())
             rows.append(
