@@ -103,3 +103,24 @@ def test_the_smallest_concurrency_counts() -> None:
 def test_limits_of_single_tools_that_mean_nothing_are_refused(given: Any) -> None:
     with pytest.raises(InvalidRequestError, match="calls_of maps names of tools"):
         Budget(calls_of=given)
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["no tokens", "no price"])
+def test_what_is_missing_for_the_cost_of_a_call_is_said(silent: bool) -> None:
+    from tests.broker.worlds import Answer, World, member, ok
+
+    import llmbroker
+
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    asks = ok("", tool_calls=[{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}])
+    body = {name: value for name, value in asks.body.items() if not (silent and name == "usage")}
+    world = World(a=[Answer(body=body), ok("done")])
+    pool = [member("a", price={"input": 1.0, "output": 1.0} if silent else None)]
+    words = "An answer of a does not say how many tokens" if silent else "Nobody knows what a call of a costs"
+    with llmbroker.Broker(pool=pool, journal=False, io=world.port) as broker:
+        with pytest.raises(llmbroker.BudgetError, match=words) as caught:
+            llmbroker.run_tool_loop(broker, "Hi", tools=[look], budget=Budget(cost=5.0))
+    assert ("Declare its price" in (caught.value.hint or "")) is not silent

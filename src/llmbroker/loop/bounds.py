@@ -230,7 +230,9 @@ def spent(run: Run, limit: str) -> BudgetError:
     if ledger is not None:
         name = getattr(run.last_reply, "llm_name", None) or getattr(run.last_reply, "model", None) or "the model"
         silent = isinstance(run.last_reply, Reply) and run.last_reply.usage is None
-        why = f"An answer of {name} does not say how many tokens it took" if silent else f"Nobody knows what a call of {name} costs"
+        why = f"Nobody knows what a call of {name} costs"
+        if silent:
+            why = f"An answer of {name} does not say how many tokens it took"
         price = "Say" if silent else "Declare its price (LLMConfig(price=...)), or say"
         return BudgetError(
             f"{why}, so the loop's budget of {ledger.budget.cost:g} dollars cannot be kept.",
