@@ -15,7 +15,7 @@ from llmbroker import errors
 from llmbroker.health import BROKEN, KEY_REFUSED, RATE_LIMITED, judge
 from llmbroker.learning import Beliefs
 from llmbroker.pool import Key, Lane, Lease
-from llmbroker.router import GiveUp, Next, Retry, alone, decide, patience, plan
+from llmbroker.router import GiveUp, Next, Passed, Plan, Retry, Step, alone, decide, patience, plan
 
 
 def order(*lanes: Lane, **more: Any) -> list[str]:
@@ -174,6 +174,17 @@ def test_only_a_known_quick_model_with_much_time_left_runs_unwatched() -> None:
     assert alone(one, stream=True, left=600.0) is None
     one.member.lost = 1
     assert alone(one, stream=False, left=600.0) is None
+
+
+def test_a_quick_model_runs_watched_in_an_operation_until_it_is_known_there_too() -> None:
+    one = lane("a")
+    for _ in range(5):
+        one.member.latency.add(1.0)
+    assert alone(one, stream=False, left=600.0, operation="essays") is None
+    for _ in range(5):
+        for record in one.member.records(False, "essays"):
+            record.add(1.0)
+    assert alone(one, stream=False, left=600.0, operation="essays") == 15.0
 
 
 # -- decisions -----------------------------------------------------------------------------------------------------------
@@ -348,3 +359,59 @@ def test_nobody_is_sent_to_a_slow_model_for_the_moment_in_which_another_call_tri
     assert [step.lane.member.name for step in made.steps] == ["slow"]
     assert made.hold(now + 0.1, crowd) is held
     first.release()
+
+
+# -- waiting for somebody better -----------------------------------------------------------------------------------------
+
+
+def holds(hope: float, value: float, *, crowd: int = 1, **passed: Any) -> bool:
+    """Whether a call waits for somebody of that value rather than ask a model of quality 0.5 that has this hope."""
+    best = Step(lane("free"), 0.5, hope=hope)
+    return Plan((best,), (Passed("away", "rate_limited", returns=True, value=value, **passed),)).hold(100.0, crowd)
+
+
+@pytest.mark.parametrize(
+    ("hope", "value", "crowd", "held"),
+    [(0.15, 0.2, 1, True), (0.15, 0.14, 1, False), (0.15, 0.2, 2, False), (0.25, 0.3, 1, False)],
+    ids=["twice as good", "less than twice", "but only for one of two calls", "a model that answers one in four"],
+)
+def test_a_model_that_hardly_answers_in_time_is_not_asked_while_one_twice_as_good_comes_back(
+    hope: float, value: float, crowd: int, held: bool
+) -> None:
+    assert holds(hope, value, crowd=crowd) is held
+
+
+@pytest.mark.parametrize(("hope", "surely", "held"), [(0.05, False, True), (0.05, True, False), (0.15, False, False)])
+def test_a_model_that_never_answers_in_time_is_not_asked_while_anybody_may_come_back_earlier_than_thought(
+    hope: float, surely: bool, held: bool
+) -> None:
+    assert holds(hope, 0.0, surely=surely) is held
+
+
+@pytest.mark.parametrize(
+    ("hope", "until", "held"),
+    [(0.3, 150.0, True), (0.55, 150.0, False), (0.3, None, False)],
+    ids=["at a known moment", "a model that answers one in two", "at no known moment"],
+)
+def test_a_model_worth_a_fifth_of_one_that_comes_back_at_a_known_moment_is_not_begun_with(
+    hope: float, until: float | None, held: bool
+) -> None:
+    assert holds(hope, 0.9, until=until) is held
+
+
+@pytest.mark.parametrize(("weight", "held"), [(0.5, True), (0.8, False)], ids=["much better", "little better"])
+def test_a_much_better_model_that_is_back_soon_is_waited_for_though_the_other_may_be_quicker(weight: float, held: bool) -> None:
+    better, uneven = lane("better", weight=0.9), lane("uneven", weight=weight)
+    for number in range(20):
+        better.member.latency.add(2.0)
+        uneven.member.latency.add(5.0 if number < 8 else 30.0)
+    better.key.health.rest(RATE_LIMITED, 99.0, 99.0, 105.0)
+    assert look(better, uneven).hold(100.0) is held
+
+
+def test_a_model_that_refuses_most_of_what_it_is_sent_comes_after_a_worse_one_until_that_is_long_ago() -> None:
+    refusing, worse = lane("refusing", weight=0.9), lane("worse", weight=0.6)
+    for at in (70.0, 80.0, 90.0):
+        refusing.quota.refused(at, at + 0.1, None, "", 10, 0.0)
+    assert order(refusing, worse) == ["worse", "refusing"]
+    assert order(refusing, worse, now=9000.0) == ["refusing", "worse"]
