@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -224,3 +225,90 @@ def test_refusals_out_of_the_blue_are_bad_luck_that_is_forgotten_and_stated_ones
     assert blue.luck < 0.5
     blue.forget(6000.0)
     assert blue.luck > 0.95
+
+
+# -- what one refusal more or less says ----------------------------------------------------------------------------------
+
+
+def minutely(**more: Any) -> Quota:
+    """A quota that is known to let in ten a minute, by the clock."""
+    quota = Quota()
+    learnt = Learnt(at=120.0, arcs={60.0: (0.0, 0.1, 4)}, counts=(10, 10), opened=120.1, **more)
+    assert quota.adopt(learnt, 0.0, 121.0)
+    return quota
+
+
+def no(quota: Quota, at: float) -> float:
+    """It refuses an attempt; return when to try again."""
+    quota.send(at, 0)
+    again = quota.refused(at, at + NO_TAKES, None, "no", 0, 0.0)
+    assert again is not None
+    return again
+
+
+def test_a_refusal_at_no_reset_that_is_over_in_a_moment_changes_nothing_of_what_is_known_of_a_window() -> None:
+    quota = minutely()
+    before = quota.told(0.0)
+    no(quota, 130.0)
+    quota.send(131.0, 0)
+    quota.admitted(131.0)
+    after = quota.told(0.0)
+    assert (after.arcs, after.counts, after.spent) == (before.arcs, before.counts, None)
+
+
+def test_a_quota_that_is_closed_for_longer_than_a_period_has_another_one() -> None:
+    quota = Quota()
+    assert quota.adopt(Learnt(at=90.0, arcs={10.0: (0.0, 0.1, 4), 60.0: (0.0, 0.1, 1)}), 0.0, 90.0)
+    for at in (101.0, 105.0, 112.0):
+        no(quota, at)
+    assert set(quota.told(0.0).arcs) == {60.0}
+
+
+def test_a_reset_that_does_not_come_at_its_moment_is_looked_for_twice_and_then_believed_in_no_more() -> None:
+    quota = minutely()
+    for sent in range(121, 131):
+        quota.send(float(sent), 0)
+        quota.admitted(float(sent))
+    at = no(quota, 131.0)
+    assert at == pytest.approx(180.1 + LATE)
+    pauses = []
+    for _ in range(3):
+        again = no(quota, at)
+        pauses.append(again - at)
+        at = again
+    assert max(pauses[:2]) < 2.0
+    assert 5.0 < pauses[2] < 20.0
+
+
+@pytest.mark.parametrize(("sent", "again"), [(3, 1.0), (10, 180.1 + LATE - 131.0 - NO_TAKES)], ids=["far fewer", "as many"])
+def test_who_refuses_before_as_many_as_usual_were_let_in_is_busy_and_is_asked_again_in_a_second(
+    sent: int, again: float
+) -> None:
+    quota = minutely()
+    for number in range(sent):
+        quota.send(121.0 + number, 0)
+        quota.admitted(121.0 + number)
+    assert no(quota, 131.0) - 131.0 - NO_TAKES == pytest.approx(again)
+
+
+def test_the_first_refusal_of_all_is_hardly_bad_luck_and_the_second_is() -> None:
+    quota = Quota()
+    no(quota, 0.0)
+    assert quota.luck > 0.8
+    no(quota, 5.0)
+    assert quota.luck < 0.6
+
+
+def test_bad_luck_that_another_process_told_of_does_not_fade_at_once() -> None:
+    quota = minutely(luck=0.3)
+    quota.forget(121.0)
+    assert quota.luck == 0.3
+    quota.forget(6000.0)
+    assert quota.luck > 0.95
+
+
+def test_one_attempt_that_is_let_in_does_not_outweigh_the_bad_luck_that_another_process_told_of() -> None:
+    quota = minutely(luck=0.3)
+    quota.send(125.0, 0)
+    quota.admitted(125.0)
+    assert 0.3 < quota.luck < 0.5
