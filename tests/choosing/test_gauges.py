@@ -317,3 +317,52 @@ def test_a_provider_that_states_a_fixed_window_never_has_to_refuse(
         quota.send(now, 0)
         stated = meter(limit - used, limit, math.ceil(reset) if digits else reset, rough=1.0 if digits else 0.002)
         quota.stated([stated], now, now)
+
+
+# -- what a statement does not say ---------------------------------------------------------------------------------------
+
+
+def test_models_whose_limits_differ_share_no_window_however_alike_they_count_down() -> None:
+    gauges = Gauges()
+    for index in range(12):
+        now = float(index)
+        gauges.send(now, 0)
+        gauges.state([meter(25 - index, (40, 30)[index % 2], 57.3 - now)], now, now, 1 + index % 2)
+    assert not gauges.sure
+
+
+def left(quota: Quota, now: float) -> float:
+    assert quota.gauges is not None
+    return quota.gauges.shown(now)[0][2]
+
+
+@pytest.mark.parametrize(("reset", "shown"), [(30.0, 2), (1.0, 5)], ids=["of this window", "of the window before"])
+def test_a_reply_that_comes_late_takes_off_what_it_knows_of_the_same_window(reset: float, shown: float) -> None:
+    quota = told(meter(5, 20, 30.0), started=5.0, now=6.0)
+    quota.stated([meter(2, 20, reset)], 4.0, 7.0)
+    assert left(quota, 8.0) == shown
+
+
+def test_a_reply_about_a_bucket_that_comes_late_takes_nothing_off_what_has_drained_since() -> None:
+    provider, quota = bucket(30, 60.0), Quota()
+    for now in (0.1, 0.2, 0.3, 0.4, 0.5):
+        quota.send(now, 0)
+        quota.stated([provider(now)], now, now)
+    late = provider(0.7)
+    newest = provider(10.0)
+    assert newest.left > late.left
+    for now in (0.7, 10.0):
+        quota.send(now, 0)
+    quota.stated([newest], 10.0, 10.0)
+    quota.stated([late], 0.7, 11.0)
+    assert left(quota, 11.0) == pytest.approx(newest.left + 0.5)
+
+
+def test_one_statement_that_is_repeated_makes_no_bucket() -> None:
+    quota = Quota()
+    for now in (0.0, 40.0, 80.0, 120.0):
+        quota.send(now, 0)
+        quota.stated([meter(10, 20, 30.0, rough=0.002)], now, now)
+    for _ in range(10):
+        quota.send(121.0, 0)
+    assert quota.opens(122.0, 0) == pytest.approx(150.0 + LATE)
