@@ -194,3 +194,24 @@ def test_the_same_mixture_as_before_is_no_change() -> None:
     for n in range(40):
         beliefs.rate("a", "op", float(n % 4 > 0))
     assert beliefs.count("b", "op") == before
+
+
+def test_who_was_rated_long_ago_is_less_certain_than_who_was_just_rated() -> None:
+    beliefs = Beliefs()
+    for _ in range(30):
+        beliefs.rate("a", "op", 0.5)
+    before = beliefs.drawn("a", 0.5, "op", lambda: 0.6)
+    for _ in range(100):
+        beliefs.rate("b", "op", 0.5)
+    assert beliefs.quality("a", 0.5, "op") == pytest.approx(0.5)
+    assert beliefs.drawn("a", 0.5, "op", lambda: 0.6) - 0.5 > 1.2 * (before - 0.5) > 0.0
+
+
+def test_a_rating_that_is_heard_again_and_again_makes_nobody_less_certain() -> None:
+    beliefs = Beliefs()
+    beliefs.rate("a", "op", 0.5)
+    beliefs.rate("b", "op", 0.5, "c1")
+    before = beliefs.drawn("a", 0.5, "op", lambda: 0.6)
+    for _ in range(100):
+        beliefs.rate("b", "op", 0.5, "c1")
+    assert beliefs.drawn("a", 0.5, "op", lambda: 0.6) == before
