@@ -399,6 +399,14 @@ def test_calls_wait_for_room_that_others_give_back(face: Any) -> None:
     assert spent(broker) == {"tokens": 40}
 
 
+def test_who_waits_for_room_is_woken_when_an_answer_gives_it_back_and_does_not_find_it_at_the_next_look(face: Any) -> None:
+    world = World(a=lambda body: used(1, 9, delay=1.1))
+    broker = face(world, ladder("a"), limits=[Limit(tokens=100, window="month")])
+    broker.together({"wait": 60}, {"wait": 60})
+    first, second = (at for at, *_ in world.hits)
+    assert second == pytest.approx(first + 1.1, abs=0.01)
+
+
 def test_the_usual_length_of_an_answer_is_learnt(face: Any) -> None:
     """What was thought to take 500 tokens takes 10: after some calls several fit at once."""
     world = World(a=lambda body: used(1, 9, delay=1.0))
