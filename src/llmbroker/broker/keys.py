@@ -64,6 +64,7 @@ class Lanes:
         self.members: list[Member] = []
         self._troubles: OrderedDict[tuple[str, str | None], str] = OrderedDict()
         self._providers: dict[str, Provider] = {}
+        self._deployments: dict[str, Deployment] = {}
         self.greet: Callable[[Lane], None] | None = None
         """Called with each lane that is made."""
         self._fallback: Member | None = None
@@ -124,6 +125,10 @@ class Lanes:
         """Return every lane that was made."""
         with self._lock:
             return list(self._lanes.values())
+
+    def deployment(self, name: str) -> Deployment | None:
+        """Return how a member is reached, with one of its keys; None where no lane of it was made."""
+        return self._deployments.get(name)
 
     def refs(self, member: Member) -> tuple[str, ...]:
         """Return the names under which a member's key is looked for."""
@@ -222,6 +227,7 @@ class Lanes:
         lane = self._lanes.get((member.name, key))
         if lane is None or lane.member is not member:
             lane = self._lanes[member.name, key] = Lane(member, key, table.deployment_for(member.config, secret))
+            self._deployments[member.name] = lane.deployment
             key.members = [m for m in key.members if m.name != member.name] + [member]
             if self.greet is not None:
                 self.greet(lane)

@@ -126,18 +126,17 @@ def told(run: Run, reply: Any, cost: float | None) -> None:
 
 def cost_of(run: Run, reply: Any) -> float | None:
     """Return what a model call cost in US dollars, as the journal has it; None where that is not known."""
-    usage = getattr(reply, "usage", None)
-    if usage is None or not isinstance(reply, Reply):
+    if not isinstance(reply, Reply) or reply.usage is None:
         return None
-    deployment = getattr(run.caller, "_deployment", None)
-    if deployment is None and (engine := getattr(run.caller, "_engine", None)) is not None:
-        lanes = (lane for lane in engine.lanes.all() if lane.member.name == getattr(reply, "llm_name", None))
-        deployment = next((lane.deployment for lane in lanes), None)
+    caller = run.caller
+    deployment = getattr(caller, "_deployment", None)
+    if deployment is None and (engine := getattr(caller, "_engine", None)) is not None:
+        deployment = engine.lanes.deployment(getattr(reply, "llm_name", None))
     if deployment is None:
         return None
     if deployment.in_process:
         return 0.0
-    return paid(deployment, reply.model, usage, datetime.fromtimestamp(run.port.time(), UTC))
+    return paid(deployment, reply.model, reply.usage, datetime.fromtimestamp(run.port.time(), UTC))
 
 
 # -- between the steps ---------------------------------------------------------------------------------------------------------
