@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.broker.worlds import World, member, ok
+from tests.broker.worlds import World, member, ok, streamed
 from tests.choosing.parts import entries, half, lane
 
 from llmbroker import AsyncBroker, LLMBrokerError, NoLLMAvailableError
@@ -18,15 +18,15 @@ from llmbroker.limits import Waiter
 MESSAGE = "hi"
 
 
-def queueing(world: World, name: str, seconds: float, slots: int = 1) -> None:
-    """Let a model serve so many at once, in the order of arrival."""
+def queueing(world: World, name: str, seconds: float, slots: int = 1, made: Any = ok) -> None:
+    """Let a model serve so many at once, in the order of arrival. ``made``: makes its answers, whole or streamed."""
     free = [0.0] * slots
 
     def answer(body: dict[str, Any]) -> Any:
         now = world.port.now()
         place = min(range(slots), key=free.__getitem__)
         free[place] = max(now, free[place]) + seconds
-        return ok(name.upper(), delay=free[place] - now)
+        return made(name.upper(), delay=free[place] - now)
 
     world.then(name, answer)
 
@@ -175,3 +175,30 @@ async def test_nobody_who_waits_for_a_key_of_several_models_is_overtaken(scopes:
             own = [number for number in asked if number % len(faces) == part]
             turns = zip(own, sorted(own), strict=True)
             assert all(abs(number - turn) < 3 * len(faces) for number, turn in turns), "three are woken in one moment"
+
+
+def test_plain_callers_find_it_too(face: Any) -> None:
+    world = World(home=ok())
+    queueing(world, "home", 2.0)
+    broker = face(world, [member("home", 0.8)])
+    for _ in range(8):
+        replies = broker.together(*[{"wait": 90.0}] * 16)
+        assert [getattr(reply, "text", None) for reply in replies] == ["HOME"] * 16
+    bound = broker.snapshot()["home"].at_once
+    assert bound is not None
+    assert bound <= 8
+
+
+async def test_streams_stand_in_line_like_whole_answers() -> None:
+    world = World(home=ok())
+    queueing(world, "home", 2.0, made=streamed)
+    async with AsyncBroker(pool=[member("home", 0.8)], io=world.port, journal=":memory:") as broker:
+
+        async def read() -> str:
+            return "".join([piece async for piece in broker.stream(MESSAGE, wait=90.0)])
+
+        for _ in range(8):
+            assert await asyncio.gather(*(read() for _ in range(16))) == ["HOME"] * 16
+        bound = (await broker.snapshot())["home"].at_once
+        assert bound is not None
+        assert bound <= 8

@@ -527,6 +527,18 @@ def test_how_long_a_model_takes_is_followed_while_both_run_and_nothing_counts_tw
     assert record(one).runs == 12
 
 
+def test_the_child_of_a_fork_counts_no_attempt_of_its_parent_a_second_time(face: Any, tmp_path: Path) -> None:
+    world = World(a=ok("A", delay=1))
+    one = face(world, ladder("a"), journal=str(tmp_path / "broker.db"))
+    for _ in range(4):
+        one.chat(MESSAGE)
+    engine = one.broker._engine
+    engine.core.shared.after_fork()
+    world.port.advance(3)
+    one.snapshot()
+    assert engine.lanes.members[0].record(False, None).runs == 4
+
+
 def test_a_user_whose_lanes_are_made_later_has_what_was_heard_before(face: Any, address: str) -> None:
     world = World(a=refuse(401, "bad key"), b=ok("B"))
     pool = [member("a", 0.9, api_key_ref="K1"), member("b", 0.1)]

@@ -229,6 +229,9 @@ class Core:
     async def close_row(self, ask: Ask, row: Row, status: str, **facts: Any) -> None:
         """Write the row of an attempt that ended; it is committed, or spooled, when this returns."""
         made = self.row_of(ask, row, status, **facts)
+        if status == "ok":
+            ask.cost = 0.0 if made.cost is None and row.lane.deployment.in_process else made.cost
+            ask.priced = True
         try:
             await self._write(made)
         finally:

@@ -66,6 +66,7 @@ class Ask:
         group_id: shared by the rows of this call.
         limits: those that concern it, once looked for. limited: why lanes are closed to it. holds: what its lanes hold.
         waits: the accounts in which it waits for room.
+        cost: US dollars of its answer, None where nobody knows; looked up once it is ``priced``.
         yielded: it left a scarce slot to calls that have more time left, when it looked last.
     """
 
@@ -75,6 +76,7 @@ class Ask:
         "barred",
         "began",
         "choices",
+        "cost",
         "deadline",
         "empty",
         "error",
@@ -88,6 +90,7 @@ class Ask:
         "numbers",
         "operation",
         "preference",
+        "priced",
         "queue_until",
         "request",
         "scope",
@@ -139,6 +142,8 @@ class Ask:
         self.step = STEP.get()
         self.watched = False
         self.yielded = False
+        self.cost: float | None = None
+        self.priced = False
         self.numbers = itertools.count(1)
         self.group_id = new_id()
         self.last_id: dict[int, str] = {}

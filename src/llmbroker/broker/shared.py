@@ -387,6 +387,7 @@ class Shared:
     def after_fork(self) -> None:
         """In the child of a fork: this is another process now, and nobody trades here."""
         self._me = new_id()
+        self._seen.extend(self._mine)  # what the parent began and learnt is known here
         self._mine.clear()
         self._busy = False
         self._counts.after_fork(self._me)

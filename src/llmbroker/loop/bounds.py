@@ -128,6 +128,10 @@ def cost_of(run: Run, reply: Any) -> float | None:
     """Return what a model call cost in US dollars, as the journal has it; None where that is not known."""
     if not isinstance(reply, Reply) or reply.usage is None:
         return None
+    ask = getattr(reply, "ask_", None)
+    if ask is not None and ask.priced:
+        cost: float | None = ask.cost  # its row says so already
+        return cost
     caller = run.caller
     deployment = getattr(caller, "_deployment", None)
     if deployment is None and (engine := getattr(caller, "_engine", None)) is not None:
